@@ -2,6 +2,8 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use exec_server_protocol::fs::FsChange;
@@ -24,13 +26,74 @@ pub struct WatchSpec {
     pub window: Duration,
 }
 
-/// Changes that a reader has not seen.
+/// The first changes that a reader has not seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
     /// In the order in which they happened.
     pub changes: Vec<FsChange>,
     /// Whether nothing more will come.
     pub ended: bool,
+    /// Upper bound of the size of the changes as JSON.
+    pub bytes: usize,
+}
+
+/// Memory for changes that are not read yet, shared by the watches of a session.
+#[derive(Debug, Clone)]
+pub struct ChangesRoom {
+    free: Arc<AtomicUsize>,
+}
+
+/// With the unread replies of a connection, less than the 32 MiB that a client may cost that reads nothing.
+const ROOM_BYTES: usize = 8 * 1024 * 1024;
+
+impl Default for ChangesRoom {
+    fn default() -> Self {
+        Self { free: Arc::new(AtomicUsize::new(ROOM_BYTES)) }
+    }
+}
+
+impl ChangesRoom {
+    /// Takes nothing yet.
+    pub fn share(&self) -> RoomShare {
+        RoomShare { room: self.clone(), bytes: 0 }
+    }
+}
+
+/// What one holder has taken of a [`ChangesRoom`]; given back when dropped.
+#[derive(Debug)]
+pub struct RoomShare {
+    room: ChangesRoom,
+    bytes: usize,
+}
+
+impl RoomShare {
+    /// Takes more, if there is so much.
+    pub fn try_take(&mut self, bytes: usize) -> bool {
+        let less = |free: usize| free.checked_sub(bytes);
+        let is_taken =
+            self.room.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+        if is_taken {
+            self.bytes += bytes;
+        }
+        is_taken
+    }
+
+    /// Gives back a part.
+    pub fn give_back(&mut self, bytes: usize) {
+        self.bytes -= bytes;
+        self.room.free.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Gives back everything.
+    pub fn clear(&mut self) {
+        self.give_back(self.bytes);
+    }
+}
+
+impl Drop for RoomShare {
+    fn drop(&mut self) {
+        self.clear();
+    }
 }
 
 /// Why a [`TreeWatch`] was not started.

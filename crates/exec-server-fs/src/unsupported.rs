@@ -40,7 +40,7 @@ pub mod tree_watch {
 
     use exec_server_os::never_made;
 
-    use crate::tree_watch::{Changes, WatchError, WatchSpec};
+    use crate::tree_watch::{Changes, ChangesRoom, WatchError, WatchSpec};
 
     never_made! {
         TreeWatch {
@@ -53,7 +53,7 @@ pub mod tree_watch {
 
     impl TreeWatch {
         /// Fails.
-        pub fn start(_spec: &WatchSpec) -> Result<Self, WatchError> {
+        pub fn start(_spec: &WatchSpec, _room: &ChangesRoom) -> Result<Self, WatchError> {
             Err(WatchError::Path(io::ErrorKind::Unsupported.into()))
         }
     }

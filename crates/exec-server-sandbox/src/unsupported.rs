@@ -28,7 +28,8 @@ never_made! {
         fn search(&self, spec: SearchSpec) -> Ready<Result<PageText, FsError>>;
         fn next_page(&self) -> Ready<Result<PageText, FsError>>;
         fn watch(&self, spec: WatchSpec) -> Ready<Result<Watching, WatchError>>;
-        fn read_changes(&self, seq: u64, wait: Duration) -> Ready<Result<(String, bool), FsError>>;
+        fn await_changes(&self, seq: u64, wait: Duration) -> Ready<Result<bool, FsError>>;
+        fn read_changes(&self, seq: u64) -> Ready<Result<String, FsError>>;
     }
     ConfinedFile {
         fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;

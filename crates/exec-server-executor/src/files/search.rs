@@ -66,8 +66,8 @@ enum Source {
 
 /// How long an unread search is kept after its time, so that the client learns why it ended.
 const GRACE: Duration = Duration::from_secs(30);
-/// Memory of a page: its text in the reply, and its parts before that.
-const PAGE_ROOM: usize = 2 * MAX_PAGE_BYTES;
+/// Memory of a page while it is written: its matches, which take more than their text, and its text twice.
+const PAGE_ROOM: usize = 6 * MAX_PAGE_BYTES;
 
 impl Searches {
     /// Starts a search and answers with its first page.

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use exec_server_fs::FsError;
-use exec_server_fs::tree_watch::{TreeWatch, WatchError, WatchSpec};
+use exec_server_fs::tree_watch::{Changes, ChangesRoom, TreeWatch, WatchError, WatchSpec};
 use exec_server_protocol::fs::{
     FsReadChangesParams, FsReadChangesResponse, FsUnwatchParams, FsUnwatchResponse, FsWatchResponse,
 };
-use exec_server_protocol::limits::{MAX_CHANGES_WAIT_MS, MAX_WATCHES};
-use exec_server_sandbox::{FileWorker, Watching};
+use exec_server_protocol::limits::{MAX_CHANGES_WAIT_MS, MAX_PAGE_BYTES, MAX_WATCHES};
+use exec_server_sandbox::Watching;
 
 use super::workers::Warm;
 use super::{Guard, Scope};
@@ -31,6 +31,8 @@ pub struct WatchCall {
 #[derive(Debug, Default)]
 pub struct TreeWatches {
     by_id: Mutex<HashMap<String, Slot>>,
+    /// For the changes of local watches; each worker has its own.
+    room: ChangesRoom,
 }
 
 /// None while the watch is being set up.
@@ -41,14 +43,21 @@ enum Source {
     /// A thread of this process.
     Local(TreeWatch),
     /// A worker of its own, confined or with the rights of a user.
-    Confined(Warm),
+    Confined(ConfinedWatch),
 }
 
-/// A worker answers one reader at a time, so a reader that waits lets others in between.
+#[derive(Debug)]
+struct ConfinedWatch {
+    warm: Warm,
+    /// Held by the one reader that waits in the worker; the others wait for the lock, and can give up in time.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// A worker answers one request at a time, so a reader that waits lets others in between.
 const TURN: Duration = Duration::from_millis(250);
 
-/// Memory of an answer with many changes.
-const CHANGES_ROOM: usize = 2 * 1024 * 1024;
+/// Memory of an answer: its text in the reply, and its parts before that.
+const CHANGES_ROOM: usize = 2 * MAX_PAGE_BYTES;
 
 impl TreeWatches {
     /// Answers `fs/watch`.
@@ -61,7 +70,7 @@ impl TreeWatches {
             let WatchCall { id, spec, .. } = call;
             let started = match guard {
                 Some(guard) => start_confined(spec, &guard).await,
-                None => start_local(spec).await,
+                None => start_local(spec, watches.room.clone()).await,
             };
             match started {
                 Ok((source, Watching { directories, skipped })) => {
@@ -87,36 +96,13 @@ impl TreeWatches {
         };
         server.spawn(async move {
             let wait = Duration::from_millis(params.wait_ms.min(MAX_CHANGES_WAIT_MS));
-            let answer = match &*watch {
-                Source::Local(watch) => {
-                    // Without a change the answer is empty.
-                    let _ = tokio::time::timeout(wait, watch.wait_after(params.after_seq)).await;
-                    None
-                }
-                Source::Confined(warm) => {
-                    Some(read_confined(warm.worker(), params.after_seq, wait).await)
-                }
-            };
+            watch.wait_after(params.after_seq, wait).await;
             if !reply.try_reserve(CHANGES_ROOM)
                 && let Err(error) = reply.reserve(CHANGES_ROOM).await
             {
                 return reply.fail(&error);
             }
-            match (&*watch, answer) {
-                (Source::Local(watch), _) => {
-                    let found = watch.changes_after(params.after_seq);
-                    let (changes, ended) = (found.changes, found.ended);
-                    reply.ok_sized(&FsReadChangesResponse { changes, ended }, 0);
-                }
-                (Source::Confined(_), Some(answer)) => match reply.begin_text(answer.len()) {
-                    Ok(mut text) => {
-                        text.push(&answer);
-                        reply.ok_text(text);
-                    }
-                    Err(error) => reply.fail(&error),
-                },
-                (Source::Confined(_), None) => unreachable!("its changes were read above"),
-            }
+            watch.answer(params.after_seq, reply).await;
         });
     }
 
@@ -148,8 +134,65 @@ impl TreeWatches {
     }
 }
 
-async fn start_local(spec: WatchSpec) -> Result<(Source, Watching), RequestError> {
-    let started = tokio::task::spawn_blocking(move || TreeWatch::start(&spec)).await;
+impl Source {
+    /// Waits until there is something to read after `seq`, for up to `wait`.
+    async fn wait_after(&self, seq: u64, wait: Duration) {
+        match self {
+            Self::Local(watch) => {
+                // Without a change the answer is empty.
+                let _ = tokio::time::timeout(wait, watch.wait_after(seq)).await;
+            }
+            Self::Confined(watch) => watch.wait_after(seq, wait).await,
+        }
+    }
+
+    /// Sends what is there to read after `seq`.
+    async fn answer(&self, seq: u64, reply: Reply) {
+        match self {
+            Self::Local(watch) => {
+                let Changes { changes, ended, bytes } = watch.changes_after(seq);
+                reply.ok_sized(&FsReadChangesResponse { changes, ended }, bytes);
+            }
+            Self::Confined(watch) => match watch.warm.worker().read_changes(seq).await {
+                Ok(answer) => match reply.begin_text(answer.len()) {
+                    Ok(mut text) => {
+                        text.push(&answer);
+                        reply.ok_text(text);
+                    }
+                    Err(error) => reply.fail(&error),
+                },
+                Err(error) => {
+                    tracing::debug!(%error, "the worker of a watch has exited");
+                    reply.ok(&FsReadChangesResponse { changes: Vec::new(), ended: true });
+                }
+            },
+        }
+    }
+}
+
+impl ConfinedWatch {
+    async fn wait_after(&self, seq: u64, wait: Duration) {
+        let until = tokio::time::Instant::now() + wait;
+        loop {
+            let left = until.saturating_duration_since(tokio::time::Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let Ok(_turn) = tokio::time::timeout_at(until, self.turn.lock()).await else { return };
+            // A worker that has exited watches nothing any more.
+            let is_changed = self.warm.worker().await_changes(seq, left.min(TURN)).await;
+            if is_changed.unwrap_or(true) {
+                return;
+            }
+        }
+    }
+}
+
+async fn start_local(
+    spec: WatchSpec,
+    room: ChangesRoom,
+) -> Result<(Source, Watching), RequestError> {
+    let started = tokio::task::spawn_blocking(move || TreeWatch::start(&spec, &room)).await;
     let watch = started.map_err(|_| RequestError::Abandoned)?.map_err(RequestError::Watch)?;
     let watching = Watching { directories: watch.directories(), skipped: watch.skipped() };
     Ok((Source::Local(watch), watching))
@@ -164,22 +207,6 @@ async fn start_confined(
         WatchError::Path(source) => guard.error(FsError::System(source)),
         error => RequestError::Watch(error),
     })?;
-    Ok((Source::Confined(warm), watching))
-}
-
-/// The answer of a worker as JSON. A worker that is gone watches nothing any more.
-async fn read_confined(worker: &FileWorker, seq: u64, wait: Duration) -> String {
-    let until = Instant::now() + wait;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        match worker.read_changes(seq, left.min(TURN)).await {
-            Ok((text, says_anything)) if says_anything || left.is_zero() => return text,
-            Ok(_) => {}
-            Err(error) => {
-                tracing::debug!(%error, "the worker of a watch has exited");
-                let answer = FsReadChangesResponse { changes: Vec::new(), ended: true };
-                return serde_json::to_string(&answer).expect("plain data can be written");
-            }
-        }
-    }
+    let turn = tokio::sync::Mutex::default();
+    Ok((Source::Confined(ConfinedWatch { warm, turn }), watching))
 }

@@ -1,6 +1,7 @@
 //! Admits only processes of this user to a TCP listener of a client command.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use exec_server_os::Peers;
 
@@ -11,15 +12,18 @@ use super::trust::{Trust, Verdict};
 /// listener checks itself, processes of other users and machines as well.
 #[derive(Debug)]
 pub struct LocalGate {
-    peers: Peers,
+    peers: Arc<Peers>,
     trust: Trust,
 }
 
 impl LocalGate {
-    /// A gate for a listener with or without a token.
+    /// A gate for a listener with or without a token; requires a running event loop.
     pub fn new(has_token: bool) -> Self {
         let trust = if has_token { Trust::Token } else { Trust::SameUser };
-        Self { peers: Peers::default(), trust }
+        let peers = Arc::new(Peers::default());
+        let ahead = peers.clone();
+        tokio::task::spawn_blocking(move || ahead.look_ahead());
+        Self { peers, trust }
     }
 
     /// Whether the process at the other end of an accepted connection may connect. May block.

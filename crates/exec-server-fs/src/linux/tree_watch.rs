@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::tree_watch::{Changes, WatchError, WatchSpec};
+use crate::tree_watch::{Changes, ChangesRoom, WatchError, WatchSpec};
 use log::Log;
 use staged::Staged;
 use tree::{Flow, Tree};
@@ -38,17 +38,18 @@ pub struct TreeWatch {
 
 impl TreeWatch {
     /// Sets the watches and starts the thread; blocks on the disk for a large tree.
-    pub fn start(spec: &WatchSpec) -> Result<Self, WatchError> {
+    pub fn start(spec: &WatchSpec, room: &ChangesRoom) -> Result<Self, WatchError> {
         let window = spec.window;
         let tree = Tree::new(&spec.path, spec.recursive)?;
         let (directories, skipped) = (tree.directories(), tree.skipped());
-        let log = Arc::new(Log::new(&spec.path));
+        let log = Arc::new(Log::new(&spec.path, room));
+        let staged = Staged::new(room);
         let (stopped, stop) =
             pipe_with(PipeFlags::CLOEXEC).map_err(|errno| WatchError::Path(errno.into()))?;
         let thread_log = log.clone();
         std::thread::Builder::new()
             .name("watch".to_owned())
-            .spawn(move || run(tree, &stopped, &thread_log, window))
+            .spawn(move || run(tree, staged, &stopped, &thread_log, window))
             .map_err(WatchError::Path)?;
         Ok(Self { log, directories, skipped, _stop: stop })
     }
@@ -63,7 +64,7 @@ impl TreeWatch {
         self.skipped
     }
 
-    /// The changes after `seq`; those up to `seq` are forgotten.
+    /// The first changes after `seq`, up to a page; those up to `seq` are forgotten.
     pub fn changes_after(&self, seq: u64) -> Changes {
         self.log.read_after(seq)
     }
@@ -73,8 +74,8 @@ impl TreeWatch {
         self.log.wait_after(seq).await;
     }
 
-    /// The same on a thread without an event loop, at most for `time`.
-    pub fn wait_after_blocking(&self, seq: u64, time: Duration) {
+    /// The same on a thread without an event loop, at most for `time`; whether `changes_after` says anything.
+    pub fn wait_after_blocking(&self, seq: u64, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut change = pin!(self.log.wait_after(seq));
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -82,10 +83,11 @@ impl TreeWatch {
         while change.as_mut().poll(&mut context).is_pending() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return;
+                return false;
             }
             std::thread::park_timeout(left);
         }
+        true
     }
 }
 
@@ -98,8 +100,7 @@ impl Wake for Unpark {
     }
 }
 
-fn run(mut tree: Tree, stopped: &OwnedFd, log: &Log, window: Duration) {
-    let mut staged = Staged::default();
+fn run(mut tree: Tree, mut staged: Staged, stopped: &OwnedFd, log: &Log, window: Duration) {
     let mut due: Option<Instant> = None;
     loop {
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use exec_server_testkit::executor::ExecutorBuilder;
 use exec_server_testkit::fs_fixture::FsFixture;
-use exec_server_testkit::{TestExecutor, eventually};
+use exec_server_testkit::{TestClient, TestExecutor, eventually};
 use serde_json::{Value, json};
 
 mod attributes;
@@ -48,6 +48,17 @@ fn refused(result: Result<Value, Value>, code: i64, word: &str) {
     assert!(data["kind"].is_string(), "every error has a kind: {error}");
     assert_eq!(error["code"].as_i64(), Some(code), "{error}");
     assert!(data["errno"] == word || data["kind"] == word, "{word}: {error}");
+}
+
+/// A client of the session, as soon as the server has noticed that the first one is gone.
+pub async fn resumed(desk: &FsFixture, session: &str) -> TestClient {
+    loop {
+        let mut client = TestClient::connect(desk.server.url()).await;
+        match client.resume(session).await {
+            Ok(_) => return client,
+            Err(error) => assert_eq!(error["code"], -32010, "{error}"),
+        }
+    }
 }
 
 /// Both modes for links.

@@ -257,6 +257,14 @@ mod users {
         is
     }
 
+    /// A script for bash that asks a port of this machine and prints the first line of the answer.
+    fn dial(port: &str, path: &str) -> String {
+        format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET {path} HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n' >&3; \
+             head -n 1 <&3"
+        )
+    }
+
     fn is_refused(output: &Output, url: &str) {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(255), "{url}: {output:?}");
@@ -286,14 +294,34 @@ mod users {
         }
         let metrics = crate::metrics::start().await;
         let port = metrics.1.rsplit(':').next().unwrap();
-        let dial = format!(
-            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n' >&3; head -n 1 <&3"
-        );
+        let dial = dial(port, "/metrics");
         use std::os::unix::process::CommandExt;
         let mut command = Command::new("/bin/bash");
         let output = command.args(["-c", &dial]).uid(NOBODY).gid(NOBODY).current_dir("/").output();
         let said = String::from_utf8(output.unwrap().stdout).unwrap();
         assert!(said.starts_with("HTTP/1.1 403"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn client_commands_that_listen_serve_their_own_user_and_not_others() {
+        if !is_possible() {
+            return;
+        }
+        let server = TestExecutor::start().await;
+        for command in ["mcp", "e2b"] {
+            let arguments = [command, "--listen", "127.0.0.1:0", server.url()];
+            let listener = TestExecutor::builder().args(&arguments).start().await;
+            let address = listener.url().trim_start_matches("http://").trim_end_matches("/mcp");
+            let dial = dial(address.rsplit(':').next().unwrap(), "/health");
+            use std::os::unix::process::CommandExt;
+            let said = |user: u32| {
+                let mut command = Command::new("/bin/bash");
+                command.args(["-c", &dial]).uid(user).gid(user).current_dir("/");
+                String::from_utf8(command.output().unwrap().stdout).unwrap()
+            };
+            assert!(said(0).starts_with("HTTP/1.1 "), "{command}");
+            assert_eq!(said(NOBODY), "", "{command}");
+        }
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@
 //! | [`policies`], [`protected`], [`missing`] | what a policy means |
 //! | [`escalated`] | commands that were approved to run with fewer limits |
 //! | [`every_method`] | which requests a policy can come with |
+//! | [`files`], [`watching`] | `fs/*` requests with a policy |
 //! | [`allowed`] | what the operator allows in addition |
 //! | [`landlock_level`] | the attacks again, where Landlock is the only lock |
 //! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`], [`filters`], [`races`], [`placeholder_races`], [`file_attacks`], [`own_secrets`] | attacks |
@@ -53,9 +54,10 @@ mod resources;
 mod running;
 mod secrets;
 mod terminals;
+mod watching;
 
 /// A policy that reads everything and writes below `roots`, as the reference client sends it.
-fn workspace_write(roots: &[&Path], network: &str) -> Value {
+pub fn workspace_write(roots: &[&Path], network: &str) -> Value {
     with_entries(roots, network, &[special("root", "read"), special("project_roots", "write")])
 }
 

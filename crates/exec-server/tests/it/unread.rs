@@ -1,14 +1,18 @@
 //! A client that reads nothing costs little memory, blocks no other, and gets everything once it reads.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use exec_server_protocol::limits::{MAX_PAGE_BYTES, MAX_SEARCHES};
+use exec_server_testkit::fs_fixture::uri;
 use exec_server_testkit::process_count::state;
 use exec_server_testkit::raw::TEXT;
 use exec_server_testkit::web::answer;
 use exec_server_testkit::{RawClient, TestClient, TestExecutor, Web, eventually};
 use rustix::process::{Pid, Resource, Rlimit};
 use serde_json::{Value, json};
+
+use crate::sandbox::workspace_write;
 
 /// Memory limit for a client that reads nothing.
 const BAR_KIB: usize = 32 * 1024;
@@ -161,6 +165,107 @@ async fn retained_output_waits_until_it_is_read() {
     unread.is_cheap().await;
     for reply in unread.replies().await {
         assert!(reply["result"]["chunks"].to_string().len() > 1_333_333);
+    }
+}
+
+#[tokio::test]
+async fn changes_wait_until_they_are_read() {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    let dir = tempfile::tempdir().unwrap();
+    let ids = ["a", "b", "c", "d", "e", "f"];
+    let params = json!({"path": uri(dir.path()), "recursive": true, "coalesceMs": 20});
+    watch_many_changes(&mut unread, &ids, params, dir.path()).await;
+    for id in ids {
+        unread.ask(20, "fs/readChanges", &json!({"watchId": id, "waitMs": 60_000})).await;
+    }
+    unread.is_cheap().await;
+    for reply in unread.replies().await {
+        // They share their memory, so some were told to look again.
+        let is_rescan = reply["result"]["changes"][0]["kind"] == "rescan";
+        assert!(is_rescan || changes_of_a_page(&reply) > 100);
+    }
+}
+
+#[tokio::test]
+async fn changes_of_a_confined_watch_wait_until_they_are_read() {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    let dir = tempfile::tempdir().unwrap();
+    let policy = workspace_write(&[dir.path()], "restricted");
+    let params = json!({"path": uri(dir.path()), "recursive": true, "coalesceMs": 20,
+        "sandbox": policy});
+    watch_many_changes(&mut unread, &["w"], params, dir.path()).await;
+    unread.ask(40, "fs/readChanges", &json!({"watchId": "w", "waitMs": 60_000})).await;
+    unread.is_cheap().await;
+    for reply in unread.replies().await {
+        assert!(changes_of_a_page(&reply) > 100);
+    }
+}
+
+/// Starts watches and makes 3.5 MiB of changes, as JSON.
+async fn watch_many_changes(unread: &mut Unread, ids: &[&str], mut params: Value, dir: &Path) {
+    let deep: PathBuf = std::iter::repeat_n("d".repeat(250), 12).collect();
+    let deep = dir.join(deep);
+    fs::create_dir_all(&deep).unwrap();
+    for id in ids {
+        params["watchId"] = json!(id);
+        let id = unread.client.send("fs/watch", params.clone()).await;
+        let reply = unread.client.reply(id).await;
+        assert_eq!(reply["result"]["directories"], 13, "{reply}");
+    }
+    for number in 0..1100 {
+        fs::write(deep.join(format!("{number:0>200}")), "").unwrap();
+    }
+    unread.settle().await;
+}
+
+/// Asserts that a reply has the first changes, within the limit of a page; how many.
+#[track_caller]
+fn changes_of_a_page(reply: &Value) -> usize {
+    assert!(reply.to_string().len() <= MAX_PAGE_BYTES + 1024);
+    let changes = reply["result"]["changes"].as_array().expect("there are changes");
+    for (change, seq) in changes.iter().zip(1..) {
+        assert_eq!(change["seq"], seq);
+    }
+    changes.len()
+}
+
+#[tokio::test]
+async fn pages_of_searches_wait_until_they_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    for number in 0..200 {
+        fs::write(dir.path().join(format!("f{number}")), "some line of text\n".repeat(2000))
+            .unwrap();
+    }
+    let params = json!({"path": uri(dir.path()), "pattern": "line",
+        "limits": {"pageSize": 10_000, "maxMatches": 1_000_000}});
+    pages_wait("fs/search", "matches", params).await;
+}
+
+#[tokio::test]
+async fn pages_of_names_wait_until_they_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    for number in 0..30_000 {
+        fs::write(dir.path().join(format!("{number:0>240}")), "").unwrap();
+    }
+    let limits = json!({"pageSize": 10_000, "maxMatches": 1_000_000});
+    let params = json!({"path": uri(dir.path()), "limits": limits});
+    pages_wait("fs/find", "entries", params).await;
+}
+
+async fn pages_wait(method: &str, found: &str, mut params: Value) {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    let ids: Vec<String> = (0..MAX_SEARCHES).map(|number| number.to_string()).collect();
+    for id in &ids {
+        params["searchId"] = json!(id);
+        unread.ask(1, method, &params).await;
+    }
+    for id in &ids {
+        unread.ask(4, "fs/nextPage", &json!({"searchId": id})).await;
+    }
+    unread.is_cheap().await;
+    for reply in unread.replies().await {
+        let count = reply["result"][found].as_array().map(Vec::len);
+        assert!(count.is_some_and(|count| count > 0), "{:.200}", reply.to_string());
     }
 }
 

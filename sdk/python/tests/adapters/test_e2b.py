@@ -220,8 +220,13 @@ def test_files_and_commands_of_another_user_have_its_rights_and_its_home() -> No
         ):
             with pytest.raises(SandboxException, match="(?i)permission"):
                 refused()
-        with pytest.raises(SandboxException, match="cannot watch"):
-            sandbox.files.watch_dir("/home/ann", user="ann")
+        with pytest.raises(SandboxException, match="(?i)permission"):
+            sandbox.files.watch_dir("/root", user="ann")
+        watcher = sandbox.files.watch_dir("a", recursive=True, include_entry=True, user="ann")
+        sandbox.files.write("a/b/seen", "x", user="ann")
+        events: list[Any] = []
+        until(lambda: events.extend(watcher.get_new_events()) or any(one.name == "b/seen" for one in events))
+        watcher.stop()
         for refused in (
             lambda: sandbox.files.read("x", user="not-an-account"),
             lambda: sandbox.files.write("/tmp/x", "x", user="not-an-account"),

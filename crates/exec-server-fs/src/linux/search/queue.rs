@@ -11,8 +11,8 @@ use exec_server_protocol::path_uri::PathUri;
 
 use super::walk::path_uri;
 
-/// Batches that wait for the reader; each has up to [`BATCH_BYTES`], so this is 4 MiB.
-const MAX_BATCHES: usize = 64;
+/// Memory of items that wait for the reader: the searches of a connection that reads nothing have 8 MiB together.
+const MAX_QUEUED_BYTES: usize = 1024 * 1024;
 /// Items are sent in batches, so that threads seldom wait for each other.
 const BATCH_BYTES: usize = 64 * 1024;
 /// Paths that could not be read and are named.
@@ -28,6 +28,14 @@ pub enum Item {
 }
 
 impl Item {
+    /// Memory that it takes, about.
+    fn memory(&self) -> usize {
+        // Each text is an allocation of its own.
+        const ALLOCATIONS: usize = 64;
+        let boxed = if let Self::Match(_) = self { size_of::<FsSearchMatch>() } else { 0 };
+        self.weight() + size_of::<Self>() + boxed + ALLOCATIONS
+    }
+
     /// The bytes that count against the limits.
     pub fn weight(&self) -> usize {
         match self {
@@ -70,7 +78,7 @@ pub enum Publish {
 
 impl Batch {
     pub fn push(&mut self, item: Item) {
-        self.bytes += item.weight();
+        self.bytes += item.memory();
         self.items.push(item);
     }
 
@@ -93,7 +101,9 @@ pub struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    batches: VecDeque<Vec<Item>>,
+    batches: VecDeque<Batch>,
+    /// Memory of the batches.
+    bytes: usize,
     is_finished: bool,
 }
 
@@ -169,19 +179,20 @@ impl Shared {
 
     /// Queues a batch; waits for room. Whether the thread goes on.
     pub fn push(&self, batch: &mut Batch) -> bool {
-        let items = std::mem::take(batch).items;
-        if items.is_empty() {
+        let batch = std::mem::take(batch);
+        if batch.items.is_empty() {
             return !self.is_over();
         }
         let mut state = self.lock();
-        while state.batches.len() >= MAX_BATCHES && !self.is_over() {
+        while state.bytes >= MAX_QUEUED_BYTES && !self.is_over() {
             let left = self.deadline.saturating_duration_since(Instant::now());
             state = self.changed.wait_timeout(state, left).expect("no holder panics").0;
         }
         if self.is_over() {
             return false;
         }
-        state.batches.push_back(items);
+        state.bytes += batch.bytes;
+        state.batches.push_back(batch);
         self.changed.notify_all();
         true
     }
@@ -190,9 +201,10 @@ impl Shared {
     pub fn pop(&self, until: Instant) -> Popped {
         let mut state = self.lock();
         loop {
-            if let Some(items) = state.batches.pop_front() {
+            if let Some(batch) = state.batches.pop_front() {
+                state.bytes -= batch.bytes;
                 self.changed.notify_all();
-                return Popped::Items(items);
+                return Popped::Items(batch.items);
             }
             let left = until.min(self.deadline).saturating_duration_since(Instant::now());
             if state.is_finished || self.is_cancelled.load(Ordering::Relaxed) {

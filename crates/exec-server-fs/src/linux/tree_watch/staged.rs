@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use exec_server_protocol::fs::ChangeKind;
 
+use crate::tree_watch::{ChangesRoom, RoomShare};
+
 /// More changes than this in one window are one `rescan`.
 const MAX_STAGED: usize = 8192;
 
@@ -17,8 +19,9 @@ pub struct StagedChange {
 }
 
 /// The changes of one window.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Staged {
+    room: RoomShare,
     changes: Vec<StagedChange>,
     /// The last kind of change of each path.
     last: HashMap<PathBuf, ChangeKind>,
@@ -35,17 +38,33 @@ struct Moved {
     place: usize,
 }
 
+/// Memory of a change beside its path.
+const AROUND_BYTES: usize = 128;
+
 impl Staged {
+    pub fn new(room: &ChangesRoom) -> Self {
+        Self {
+            room: room.share(),
+            changes: Vec::new(),
+            last: HashMap::new(),
+            moved: HashMap::new(),
+            is_full: false,
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && !self.is_full
     }
 
     pub fn push(&mut self, kind: ChangeKind, path: &Path) {
-        if self.last.get(path) == Some(&kind) {
+        if self.is_full || self.last.get(path) == Some(&kind) {
             return;
         }
+        if self.changes.len() >= MAX_STAGED || !self.room.try_take(stored_bytes(path)) {
+            return self.overflow();
+        }
         self.last.insert(path.to_owned(), kind);
-        self.push_change(StagedChange { kind, path: path.to_owned(), from: None });
+        self.changes.push(StagedChange { kind, path: path.to_owned(), from: None });
     }
 
     /// A name has gone; it is a removal unless its new name follows.
@@ -53,7 +72,10 @@ impl Staged {
         let place = self.changes.len();
         self.last.remove(&path);
         self.push(ChangeKind::Remove, &path);
-        self.moved.insert(cookie, Moved { path, is_directory, place });
+        // The watches of a directory follow it, even if its change is lost.
+        if is_directory || !self.is_full {
+            self.moved.insert(cookie, Moved { path, is_directory, place });
+        }
     }
 
     /// A name has come; returns its old name if that is known.
@@ -63,6 +85,13 @@ impl Staged {
             self.push(ChangeKind::Create, path);
             return None;
         };
+        if self.is_full {
+            return Some(moved.path);
+        }
+        if !self.room.try_take(stored_bytes(path)) {
+            self.overflow();
+            return Some(moved.path);
+        }
         if let Some(change) = self.changes.get_mut(moved.place) {
             *change = StagedChange {
                 kind: ChangeKind::Rename,
@@ -83,24 +112,25 @@ impl Staged {
 
     /// Takes the changes; `None` if there were too many.
     pub fn take(&mut self) -> Option<Vec<StagedChange>> {
-        let Self { changes, is_full, .. } = std::mem::take(self);
+        let changes = std::mem::take(&mut self.changes);
+        let is_full = std::mem::take(&mut self.is_full);
+        self.clear();
         (!is_full).then_some(changes)
     }
 
     /// Changes were lost.
     pub fn overflow(&mut self) {
-        self.changes.clear();
-        self.last.clear();
-        self.moved.clear();
+        self.clear();
         self.is_full = true;
     }
 
-    fn push_change(&mut self, change: StagedChange) {
-        if self.changes.len() >= MAX_STAGED {
-            self.overflow();
-        }
-        if !self.is_full {
-            self.changes.push(change);
-        }
+    fn clear(&mut self) {
+        (self.changes, self.last, self.moved) = Default::default();
+        self.room.clear();
     }
+}
+
+/// The path is in the list and in the map.
+fn stored_bytes(path: &Path) -> usize {
+    2 * path.as_os_str().len() + AROUND_BYTES
 }

@@ -66,9 +66,8 @@ impl FileWorker {
             WorkerReply::Page(..)
             | WorkerReply::Watching(_)
             | WorkerReply::NotWatching(_)
-            | WorkerReply::Changes(..) => {
-                Err(broken("the reply belongs to another request").into())
-            }
+            | WorkerReply::Changed(_)
+            | WorkerReply::Changes(_) => Err(broken("the reply belongs to another request").into()),
             WorkerReply::Opened => {
                 let file = file()?;
                 check_access(&file, OFlags::RDONLY)?;
@@ -103,10 +102,19 @@ impl FileWorker {
         }
     }
 
-    /// The changes of the watch after `seq` as JSON text for the client, and whether it says anything; waits up to `wait`.
-    pub async fn read_changes(&self, seq: u64, wait: Duration) -> Result<(String, bool), FsError> {
-        match self.call(&WorkerRequest::ReadChanges { seq, wait }).await?.0 {
-            WorkerReply::Changes(text, says_anything) => Ok((text, says_anything)),
+    /// Waits up to `wait` for a change of the watch after `seq`; whether there is one. Other calls wait meanwhile.
+    pub async fn await_changes(&self, seq: u64, wait: Duration) -> Result<bool, FsError> {
+        match self.call(&WorkerRequest::AwaitChanges { seq, wait }).await?.0 {
+            WorkerReply::Changed(is_changed) => Ok(is_changed),
+            WorkerReply::Failed(error) => Err(error),
+            _ => Err(broken("the reply belongs to another request").into()),
+        }
+    }
+
+    /// The first changes of the watch after `seq` as JSON text for the client, up to a page.
+    pub async fn read_changes(&self, seq: u64) -> Result<String, FsError> {
+        match self.call(&WorkerRequest::ReadChanges { seq }).await?.0 {
+            WorkerReply::Changes(text) => Ok(text),
             WorkerReply::Failed(error) => Err(error),
             _ => Err(broken("the reply belongs to another request").into()),
         }

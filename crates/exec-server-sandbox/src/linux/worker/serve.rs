@@ -11,7 +11,7 @@ use exec_server_fs::{FsError, FsReply, StagedFile, perform};
 
 use super::wire::{Arriving, Outgoing, WorkerReply, WorkerRequest};
 use exec_server_fs::search::{Search, SearchSpec};
-use exec_server_fs::tree_watch::{Changes, TreeWatch, WatchError, WatchSpec};
+use exec_server_fs::tree_watch::{Changes, ChangesRoom, TreeWatch, WatchError, WatchSpec};
 use exec_server_protocol::fs::FsReadChangesResponse;
 
 use crate::children::Watching;
@@ -54,7 +54,8 @@ impl Worker {
             WorkerRequest::Search(spec) => return self.start_search(*spec),
             WorkerRequest::NextPage => return self.next_page(),
             WorkerRequest::Watch(spec) => return self.start_watch(&spec),
-            WorkerRequest::ReadChanges { seq, wait } => return self.read_changes(seq, wait),
+            WorkerRequest::AwaitChanges { seq, wait } => return self.await_changes(seq, wait),
+            WorkerRequest::ReadChanges { seq } => return self.read_changes(seq),
             WorkerRequest::Perform(request) => perform(request),
             WorkerRequest::Publish(id) => self.take(id).and_then(|staged| {
                 let (response, leftovers) = staged.publish()?;
@@ -114,7 +115,7 @@ impl Worker {
 
     fn start_watch(&mut self, spec: &WatchSpec) -> (WorkerReply, Option<std::fs::File>) {
         let started = exit_with(&self.socket).map_err(WatchError::Path);
-        let reply = match started.and_then(|()| TreeWatch::start(spec)) {
+        let reply = match started.and_then(|()| TreeWatch::start(spec, &ChangesRoom::default())) {
             Ok(watch) => {
                 let (directories, skipped) = (watch.directories(), watch.skipped());
                 self.watch = Some(watch);
@@ -125,15 +126,21 @@ impl Worker {
         (reply, None)
     }
 
-    fn read_changes(&self, seq: u64, wait: Duration) -> (WorkerReply, Option<std::fs::File>) {
+    fn await_changes(&self, seq: u64, wait: Duration) -> (WorkerReply, Option<std::fs::File>) {
+        let reply = match &self.watch {
+            Some(watch) => WorkerReply::Changed(watch.wait_after_blocking(seq, wait)),
+            None => WorkerReply::Failed(io::Error::from_raw_os_error(libc::EBADF).into()),
+        };
+        (reply, None)
+    }
+
+    fn read_changes(&self, seq: u64) -> (WorkerReply, Option<std::fs::File>) {
         let reply = match &self.watch {
             Some(watch) => {
-                watch.wait_after_blocking(seq, wait);
-                let Changes { changes, ended } = watch.changes_after(seq);
-                let says_anything = ended || !changes.is_empty();
+                let Changes { changes, ended, .. } = watch.changes_after(seq);
                 let answer = FsReadChangesResponse { changes, ended };
                 let text = serde_json::to_string(&answer).expect("plain data can be written");
-                WorkerReply::Changes(text, says_anything)
+                WorkerReply::Changes(text)
             }
             None => WorkerReply::Failed(io::Error::from_raw_os_error(libc::EBADF).into()),
         };

@@ -26,10 +26,14 @@ pub enum WorkerRequest {
     NextPage,
     /// Starts a watch.
     Watch(WatchSpec),
-    /// Returns the changes of the watch after `seq`; waits up to `wait` for one.
-    ReadChanges {
+    /// Waits up to `wait` for a change of the watch after `seq`.
+    AwaitChanges {
         seq: u64,
         wait: Duration,
+    },
+    /// Returns the changes of the watch after `seq`.
+    ReadChanges {
+        seq: u64,
     },
     /// Publishes a staged file.
     Publish(u64),
@@ -50,8 +54,10 @@ pub enum WorkerReply {
     Page(String, bool),
     Watching(Watching),
     NotWatching(WatchError),
-    /// The answer with changes as JSON text for the client, and whether it says anything.
-    Changes(String, bool),
+    /// Whether there are changes to read.
+    Changed(bool),
+    /// The answer with changes as JSON text for the client.
+    Changes(String),
     Failed(FsError),
 }
 

@@ -2,11 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use exec_server_testkit::eventually;
 use exec_server_testkit::fs_fixture::{FsFixture, kind};
-use exec_server_testkit::{TestClient, eventually};
 use serde_json::{Value, json};
 
-use super::{put_link, refused};
+use super::{put_link, refused, resumed};
 
 async fn watch(desk: &mut FsFixture, name: &str, recursive: bool) -> Value {
     let more = json!({"watchId": "w", "recursive": recursive, "coalesceMs": 20});
@@ -129,17 +129,6 @@ async fn what_cannot_be_watched_is_refused() {
     }
     refused(desk.call("fs/watch", "", id("0")).await, -32600, "watch_exists");
     refused(desk.call("fs/watch", "", id("more")).await, -32600, "too_many_watches");
-}
-
-/// A client of the session, as soon as the server has noticed that the first one is gone.
-async fn resumed(desk: &FsFixture, session: &str) -> TestClient {
-    loop {
-        let mut client = TestClient::connect(desk.server.url()).await;
-        match client.resume(session).await {
-            Ok(_) => return client,
-            Err(error) => assert_eq!(error["code"], -32010, "{error}"),
-        }
-    }
 }
 
 /// The threads of the server that watch.

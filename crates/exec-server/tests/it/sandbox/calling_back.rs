@@ -5,7 +5,7 @@ use exec_server_testkit::{TestExecutor, eventually};
 use super::attempt::outcomes;
 use super::fixture::{SandboxFixture, as_each_user, users};
 use super::*;
-use crate::files::host::{as_nobody, set_mode};
+use crate::files::host::{as_nobody, for_the_nobody_user_alone, set_mode};
 
 #[tokio::test]
 async fn the_server_does_not_answer_those_whom_it_confines() {
@@ -202,7 +202,36 @@ async fn a_token_does_not_help_a_sandbox_of_another_server() {
 }
 
 #[tokio::test]
+async fn client_commands_that_listen_do_not_serve_a_sandbox() {
+    as_each_user(async |fixture| {
+        for command in ["mcp", "e2b"] {
+            let url = fixture.server.url().to_owned();
+            let arguments = [command, "--listen", "127.0.0.1:0", &url];
+            let builder = TestExecutor::builder().args(&arguments);
+            let builder = match fixture.is_own_user() {
+                true => builder,
+                false => for_the_nobody_user_alone(builder).expect("there is one already"),
+            };
+            let listener = builder.start().await;
+            let address = listener.url().trim_start_matches("http://").trim_end_matches("/mcp");
+            fixture.env.insert("DIAL".to_owned(), address.to_owned());
+            let free = outcomes(fixture, &Value::Null, &["dial"]).await;
+            assert_eq!(free["dial"], "ok", "{command}");
+            for policy in [fixture.workspace("enabled"), unrestricted("enabled")] {
+                for (attack, outcome) in outcomes(fixture, &policy, &ATTACKS).await {
+                    assert_ne!(outcome, "ok", "{attack} to {command}");
+                }
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn the_port_of_metrics_does_not_serve_a_sandbox_of_another_server() {
+    if !Path::new("/bin/bash").exists() {
+        return eprintln!("skipped: there is no bash to dial with");
+    }
     let (_other, metrics) = crate::metrics::start().await;
     let mut fixture = SandboxFixture::new(TestExecutor::start().await, None).await;
     let dial = "exec 3<>/dev/tcp/$HOST/$PORT; \
