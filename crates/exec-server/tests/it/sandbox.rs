@@ -55,7 +55,7 @@ mod secrets;
 mod terminals;
 
 /// A policy that reads everything and writes below `roots`, as the reference client sends it.
-fn workspace_write(roots: &[&Path], network: &str) -> Value {
+pub fn workspace_write(roots: &[&Path], network: &str) -> Value {
     with_entries(roots, network, &[special("root", "read"), special("project_roots", "write")])
 }
 
