@@ -15,10 +15,10 @@ use tokio::time::timeout;
 
 use crate::DEADLINE;
 use crate::client::TestClient;
-#[cfg(target_os = "linux")]
-use crate::eventually;
 use crate::isolation::isolate;
 pub use crate::isolation::state_home;
+#[cfg(target_os = "linux")]
+use crate::{SmallDisk, eventually};
 
 /// A running server; killed when the test ends.
 pub struct TestExecutor {
@@ -188,12 +188,29 @@ impl ExecutorBuilder {
     /// Must be called first: arguments and environment are not carried over.
     #[cfg(unix)]
     #[must_use]
-    pub fn after(mut self, preparation: &str) -> Self {
+    pub fn after(self, preparation: &str) -> Self {
         let script = format!("{preparation}\nexec \"$0\" \"$@\"");
-        let mut command = Command::new("/bin/sh");
+        self.behind(&["/bin/sh", "-c", &script])
+    }
+
+    /// Starts the server where this file system is mounted.
+    ///
+    /// Must be called first: arguments and environment are not carried over.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn inside(self, disk: &SmallDisk) -> Self {
+        let entrance = disk.entrance();
+        self.behind(&entrance.each_ref().map(String::as_str))
+    }
+
+    /// Starts the server by another program, which executes it.
+    #[cfg(unix)]
+    fn behind(mut self, line: &[&str]) -> Self {
+        let mut command = Command::new(line[0]);
         isolate(command.as_std_mut());
         command
-            .args([OsStr::new("-c"), OsStr::new(&script), binary().as_os_str()])
+            .args(&line[1..])
+            .arg(binary())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())

@@ -14,6 +14,7 @@
 //! | [`tunnel`] | HTTP proxies |
 //! | [`isolation`] | isolates children from the settings of the user who runs the tests |
 //! | [`fifo`] | synchronises a test with a child process |
+//! | [`small_disk`] | a file system that a test can fill |
 //! | [`process_count`] | counts the descendants of a test, and waits for their exit |
 //! | [`rendezvous`] | a rendezvous for each test, and raw relay sockets |
 //! | [`postgres`], [`nats`] | servers for a test, or a part of a shared one |
@@ -64,6 +65,8 @@ pub mod rig;
 #[cfg(unix)]
 pub mod session;
 #[cfg(target_os = "linux")]
+pub mod small_disk;
+#[cfg(target_os = "linux")]
 pub mod terminal;
 pub mod tunnel;
 pub mod web;
@@ -84,6 +87,8 @@ pub use mock_registry::MockRegistry;
 pub use process_count::ProcessMarker;
 pub use raw::RawClient;
 pub use rendezvous::{RelaySocket, Relayed, TestRendezvous};
+#[cfg(target_os = "linux")]
+pub use small_disk::SmallDisk;
 #[cfg(target_os = "linux")]
 pub use terminal::Terminal;
 pub use web::Web;

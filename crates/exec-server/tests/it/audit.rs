@@ -6,11 +6,12 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use exec_server_testkit::executor::Signal;
-use exec_server_testkit::{TestClient, TestExecutor, Web, eventually};
+use exec_server_testkit::{SmallDisk, TestClient, TestExecutor, Web, eventually};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::{Value, json};
 
 use crate::metrics::until;
+use crate::sandbox::workspace_write;
 
 const TOKEN: &str = "a-token-of-some-length";
 
@@ -121,6 +122,28 @@ async fn it_records_who_ran_what_where_and_how_it_ended() {
     );
     assert!(!log.text().contains("opensesame"), "{}", log.text());
     assert_eq!(fs::metadata(log.path()).unwrap().mode() & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn it_records_the_policy_of_a_sandboxed_start_and_what_it_denied() {
+    let log = Log::new();
+    let server = log.server(&[]).await;
+    let mut client = server.client().await;
+    let (inside, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let policy = workspace_write(&[inside.path()], "restricted");
+    for (id, dir) in [("allowed", &inside), ("denied", &outside)] {
+        let more = json!({ "sandbox": policy, "cwd": inside.path() });
+        let file = dir.path().join("file");
+        client.run(id, &["/usr/bin/touch", file.to_str().unwrap()], more).await;
+        assert_eq!(file.exists(), id == "allowed");
+    }
+    stop(server).await;
+    for (start, exit) in log.of("process/start").iter().zip(log.of("process/exited")) {
+        assert_eq!(start["sandbox"], policy, "{start}");
+        let is_denied = start["processId"] == "denied";
+        assert_eq!(exit["sandboxDenied"], is_denied, "{exit}");
+    }
+    assert_eq!(log.of("process/exited").len(), 2);
 }
 
 #[tokio::test]
@@ -269,6 +292,81 @@ async fn with_drop_and_count_work_goes_on_and_the_gap_is_recorded() {
     let ids: Vec<Value> =
         log.of("process/start").iter().map(|it| it["processId"].clone()).collect();
     assert_eq!(ids, ["before", "after"]);
+}
+
+/// A server whose audit log is on this disk, and what of the log can be read.
+async fn server_on(disk: &SmallDisk, policy: &str) -> (TestExecutor, impl Fn() -> Vec<Value>) {
+    let (path, seen) = (disk.data().join("audit.log"), disk.seen().join("data/audit.log"));
+    let arguments = ["--audit", path.to_str().unwrap(), "--audit-on-full", policy];
+    let server = TestExecutor::builder().inside(disk).args(&arguments).start().await;
+    (server, move || records(&fs::read_to_string(&seen).unwrap()))
+}
+
+/// How many requests and records of all gaps are missing.
+fn missing(records: &[Value]) -> (u64, u64) {
+    let gaps = records.iter().filter(|record| record["event"] == "audit/gap");
+    let count = |gap: &Value, member: &str| gap[member].as_u64().unwrap();
+    gaps.fold((0, 0), |(refused, dropped), gap| {
+        let cause = gap["cause"].as_str().unwrap();
+        assert!(cause.contains("No space left"), "{gap}");
+        (refused + count(gap, "refused"), dropped + count(gap, "dropped"))
+    })
+}
+
+fn ids(records: &[Value], event: &str) -> Vec<String> {
+    let found = records.iter().filter(|record| record["event"] == event);
+    found.map(|it| it["processId"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn on_a_full_disk_block_refuses_starts_until_there_is_room() {
+    let Some(disk) = SmallDisk::mount().await else { return };
+    let (server, log) = server_on(&disk, "block").await;
+    let mut client = server.client().await;
+    disk.fill();
+    // The last block of the log has room for a few records.
+    let mut started = Vec::new();
+    let error = loop {
+        let id = format!("p{}", started.len());
+        match client.start(&id, &["/bin/true"], json!({})).await {
+            Ok(_) => client.finish(&id).await,
+            Err(error) => break error,
+        };
+        started.push(id);
+        assert!(started.len() < 100, "the disk has no end");
+    };
+    assert_eq!(error["data"]["kind"], "audit_unavailable", "{error}");
+    disk.clear();
+    let mut refused = 1;
+    while client.start("after", &["/bin/true"], json!({})).await.is_err() {
+        refused += 1;
+    }
+    client.finish("after").await;
+    started.push("after".to_owned());
+    stop(server).await;
+    let all = log();
+    assert_eq!(missing(&all), (refused, 0));
+    assert_eq!(ids(&all, "process/start"), started);
+    assert_eq!(ids(&all, "process/exited"), started);
+}
+
+#[tokio::test]
+async fn on_a_full_disk_drop_and_count_goes_on_and_counts() {
+    let Some(disk) = SmallDisk::mount().await else { return };
+    let (server, log) = server_on(&disk, "drop-and-count").await;
+    let mut client = server.client().await;
+    let is_open = || log().iter().any(|it| it["event"] == "connection/opened");
+    eventually("the connection is recorded", is_open).await;
+    disk.fill();
+    for number in 0..50 {
+        assert_eq!(client.sh(&format!("p{number}"), "exit 4").await.exit_code, 4);
+    }
+    disk.clear();
+    let kept = || ids(&log(), "process/start").len() + ids(&log(), "process/exited").len();
+    eventually("every record is there or counted", || missing(&log()) == (0, 100 - kept() as u64))
+        .await;
+    assert!(kept() < 50, "{} records fit on the full disk", kept());
+    stop(server).await;
 }
 
 #[tokio::test]

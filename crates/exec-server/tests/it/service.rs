@@ -12,6 +12,24 @@ use exec_server_testkit::TestExecutor;
 
 const TOKEN: &str = "xs_a-token-of-this-test";
 
+/// Answers `is-active`, and refuses to start a socket unit as systemd does: while its service is active.
+const STATES: &str = r#"
+case "$*" in
+    *is-active*)
+        for unit; do :; done
+        state=$(cat "DIR/$unit" 2>/dev/null || echo inactive)
+        echo "$state"
+        [ "$state" = active ] || exit 3 ;;
+    *start*exec-server*.socket* | *--now*exec-server*.socket*)
+        for socket; do case "$socket" in *.socket) break ;; esac; done
+        state=$(cat "DIR/${socket%.socket}.service" 2>/dev/null || echo inactive)
+        [ "$state" = inactive ] || { echo "Job failed." >&2; exit 1; } ;;
+    *stop*)
+        for unit; do :; done
+        rm -f "DIR/$unit" ;;
+esac
+"#;
+
 struct Machine {
     dir: tempfile::TempDir,
 }
@@ -19,16 +37,15 @@ struct Machine {
 impl Machine {
     fn new() -> Self {
         let machine = Self { dir: tempfile::tempdir().unwrap() };
-        for name in ["bin", "root", "runtime/systemd", "config"] {
+        for name in ["bin", "root", "runtime/systemd", "config", "states"] {
             fs::create_dir_all(machine.path(name)).unwrap();
         }
         for program in ["systemctl", "systemd-sysusers", "journalctl"] {
             let path = machine.path("bin").join(program);
             let log = machine.path("calls");
-            let text = format!(
-                "#!/bin/sh\necho \"{program} $*\" >>'{}'\ncase \"$*\" in *is-active*) exit 3;; esac\n",
-                log.display()
-            );
+            let text = format!("#!/bin/sh\necho \"{program} $*\" >>'{}'\n", log.display());
+            let states = machine.path("states");
+            let text = text + &STATES.replace("DIR", states.to_str().unwrap());
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         }
@@ -48,6 +65,22 @@ impl Machine {
             .filter(|line| !line.contains("is-active"))
             .map(|line| line.replace(&root, ""))
             .collect()
+    }
+
+    /// Sets what `is-active` answers from now on.
+    fn set_states(&self, states: &[(&str, &str)]) {
+        for (unit, state) in states {
+            fs::write(self.path("states").join(unit), state).unwrap();
+        }
+    }
+
+    /// `service install` for this user, which starts; returns the output and the commands.
+    async fn started(&self, words: &[&str]) -> (String, Vec<String>) {
+        self.calls();
+        let (code, out, errors) = self.service(&[&["install", "--user"], words].concat()).await;
+        let calls = self.calls();
+        assert_eq!((code, errors.as_str()), (0, ""), "{words:?}: {out}{calls:?}");
+        (out, calls.iter().map(|line| line.replace("systemctl --user ", "")).collect())
     }
 
     async fn service(&self, words: &[&str]) -> (i32, String, String) {
@@ -128,7 +161,7 @@ async fn a_server_has_its_token_as_a_credential_and_systemd_listens() {
     ];
     let options = ["--", "--max-sessions", "5", "--cgroup", "/a b"];
     let out = machine.installed(&[&words[..], &options].concat()).await;
-    assert!(out.contains("exec-server.service is enabled, and starts with the system"), "{out}");
+    assert!(out.contains("exec-server.socket is enabled, and starts with the system"), "{out}");
     assert_eq!(
         machine.calls(),
         [
@@ -321,6 +354,84 @@ async fn a_user_has_services_without_root() {
         ]
     );
     assert!(!machine.path("config/systemd/user/exec-server.service").exists());
+}
+
+#[tokio::test]
+async fn a_socket_unit_starts_only_while_its_service_does_not_run() {
+    let machine = Machine::new();
+    let (out, calls) = machine.started(&["--socket", "server"]).await;
+    assert_eq!(calls, ["daemon-reload", "enable exec-server.socket", "restart exec-server.socket"]);
+    assert!(
+        out.contains("exec-server.socket is enabled and listens at ws://127.0.0.1:7777"),
+        "{out}"
+    );
+
+    // Another address, before the first client: systemd closes the old one at the reload and binds the new one at a start.
+    machine.set_states(&[("exec-server.socket", "active")]);
+    let at = |port| format!("ws://127.0.0.1:{port}");
+    let (_, calls) = machine.started(&["--socket", "--listen", &at(7001), "server"]).await;
+    assert_eq!(
+        calls,
+        [
+            "daemon-reload",
+            "enable exec-server.socket",
+            "disable exec-server.service",
+            "restart exec-server.socket"
+        ]
+    );
+
+    // A repeated installation disturbs no client.
+    let (_, calls) = machine.started(&["--socket", "--listen", &at(7001), "server"]).await;
+    assert_eq!(calls[2..], ["start exec-server.socket"]);
+
+    // A server that runs is left alone, and the commands to type are those that work.
+    machine.set_states(&[("exec-server.service", "active")]);
+    let both = "`systemctl --user stop exec-server.socket exec-server.service && systemctl --user start exec-server.socket` applies";
+    let alone = "`systemctl --user restart exec-server.service` applies";
+    let enables = ["daemon-reload", "enable exec-server.socket", "disable exec-server.service"];
+    let (out, calls) = machine.started(&["--socket", "--listen", &at(7002), "server"]).await;
+    assert_eq!(calls, enables);
+    assert!(out.contains(both) && !out.contains("listens at"), "{out}");
+    let (out, calls) = machine
+        .started(&["--socket", "--listen", &at(7002), "server", "--", "--max-sessions", "5"])
+        .await;
+    assert_eq!(calls, enables);
+    assert!(out.contains(alone), "{out}");
+    // Without its socket unit, also if the files are as they should be.
+    machine.set_states(&[("exec-server.socket", "inactive")]);
+    let (out, calls) = machine
+        .started(&["--socket", "--listen", &at(7002), "server", "--", "--max-sessions", "5"])
+        .await;
+    assert_eq!(calls, enables[1..]);
+    assert!(out.contains(both), "{out}");
+
+    // A server that never became ready has no commands, and would keep the socket from starting.
+    machine.set_states(&[("exec-server.service", "activating")]);
+    let (_, calls) = machine.started(&["--socket", "--listen", &at(7003), "server"]).await;
+    assert_eq!(calls[3..], ["stop exec-server.service", "restart exec-server.socket"]);
+}
+
+#[tokio::test]
+async fn a_rendezvous_starts_behind_its_socket_unit() {
+    let machine = Machine::new();
+    let (service, socket) = ("exec-server-rendezvous.service", "exec-server-rendezvous.socket");
+    let (out, calls) = machine.started(&["--socket", "rendezvous"]).await;
+    assert_eq!(
+        calls[1..],
+        [
+            format!("enable {socket} {service}"),
+            format!("restart {socket}"),
+            format!("start {service}")
+        ]
+    );
+    assert!(out.contains(&format!("{service} is enabled and started at")), "{out}");
+    machine.set_states(&[(socket, "active"), (service, "active")]);
+    let words = ["--socket", "--listen", "http://127.0.0.1:7001", "rendezvous"];
+    let (out, calls) = machine.started(&words).await;
+    assert_eq!(calls[1..], [format!("enable {socket} {service}")]);
+    let hint =
+        format!("stop {socket} {service} && systemctl --user start {socket} {service}` applies");
+    assert!(out.contains(&hint), "{out}");
 }
 
 #[tokio::test]

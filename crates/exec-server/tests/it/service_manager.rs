@@ -4,6 +4,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use exec_server_testkit::executor::Signal;
+use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::{DEADLINE, TestExecutor};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt::set_socket_passcred,
@@ -63,12 +64,42 @@ async fn it_hears_of_a_rendezvous_on_an_abstract_socket() {
     let data = dir.path().join("data");
     let arguments =
         ["rendezvous", "--listen", "http://127.0.0.1:0", "--data", data.to_str().unwrap()];
-    let builder = TestExecutor::builder().args(&arguments);
+    let builder = TestExecutor::builder().args(&arguments).env("WATCHDOG_USEC", "100000");
     let mut server = builder.env("NOTIFY_SOCKET", format!("@{name}")).start().await;
     assert_eq!(next_state(&socket), format!("READY=1\nSTATUS=listening on {}", server.url()));
+    for _ in 0..3 {
+        assert_eq!(next(&socket), "WATCHDOG=1");
+    }
     server.signal(Signal::TERM);
     assert_eq!(next_state(&socket), "STOPPING=1");
     assert_eq!(server.wait().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn it_hears_of_an_executor_also_while_its_rendezvous_is_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = listening_at(&SocketAddr::from_pathname(&path).unwrap());
+    let remote = format!("http://{}", free_address());
+    let mut executor = TestExecutor::builder()
+        .args(&["--remote", &remote, "--environment-id", "box"])
+        .env("EXEC_SERVER_REMOTE_TOKEN", "xs_executor_of_this_test")
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "100000")
+        .piped_stderr()
+        .spawn();
+    // A unit that waited for a registry would be restarted instead of trying again.
+    assert_eq!(next_state(&socket), "READY=1\nSTATUS=serving");
+    let mut line = String::new();
+    while !line.contains("could not register") {
+        line = executor.next_stderr_line().await.expect("the failure is logged");
+    }
+    for _ in 0..3 {
+        assert_eq!(next(&socket), "WATCHDOG=1");
+    }
+    executor.signal(Signal::TERM);
+    assert_eq!(next_state(&socket), "STOPPING=1");
+    assert_eq!(executor.wait().await.code(), Some(0));
 }
 
 /// The next message, and the process that sent it.

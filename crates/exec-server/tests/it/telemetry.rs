@@ -250,6 +250,13 @@ async fn credentials_are_sent_but_not_passed_on() {
     assert_eq!(request.header("x-tenant"), Some("a"));
     assert_eq!(request.header("x-of-file"), Some("from-a-file"));
     assert_eq!(request.header("content-encoding"), Some("gzip"));
+    // A credential that is renewed takes no restart.
+    std::fs::write(&file, "X-Of-File: renewed\n").unwrap();
+    client.sh("again", ":").await;
+    eventually("a request has the new header", || {
+        collector.requests().iter().any(|it| it.header("x-of-file") == Some("renewed"))
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use exec_server::ListenUrl;
 use super::environment_file::{lines, words};
 use super::files::{Content, Layout, ServiceFile};
 use super::owned_file::{State, marked};
-use super::systemd::{self, Systemd};
+use super::systemd::{self, Activity, Systemd};
 use super::units::{Kind, Scope, user_line};
 use super::{ScopeOptions, Service, ServiceName};
 use crate::cli::{Arguments, Failure};
@@ -82,8 +82,12 @@ struct Plan {
     files: Vec<ServiceFile>,
     /// Files of an earlier installation that this one does not have.
     obsolete: Vec<PathBuf>,
-    /// The units to enable, and to start with `--now`.
+    /// The units to enable and to start, the socket unit first.
     enabled: Vec<String>,
+    /// The unit that an earlier installation may have enabled, and that the socket unit starts now.
+    disabled: Option<String>,
+    /// The name and the file of the socket unit.
+    socket: Option<(String, PathBuf)>,
     /// Whether systemd makes a user before the first start.
     makes_user: bool,
     starts: bool,
@@ -139,13 +143,18 @@ impl Plan {
             put(layout.drop_in(service), unit(&text));
         }
         let mut enabled = vec![service.unit()];
+        let (mut disabled, mut socket) = (None, None);
         if let (true, Some(path), Some(listen)) = (arguments.socket, layout.socket(kind), &listen) {
             let text = kind.socket(layout.scope, &place_of(listen)?).unwrap_or_default();
-            put(path, unit(&text));
-            let socket = kind.socket_file().unwrap_or_default().to_owned();
+            let name = kind.socket_file().unwrap_or_default().to_owned();
+            enabled.insert(0, name.clone());
             // A server starts with its first client; a rendezvous does work of its own.
-            enabled =
-                if kind == Kind::Server { vec![socket] } else { vec![socket, service.unit()] };
+            if kind == Kind::Server {
+                enabled.truncate(1);
+                disabled = Some(service.unit()).filter(|_| is_kept(&layout.unit(kind)));
+            }
+            put(path.clone(), unit(&text));
+            socket = Some((name, path));
         }
         let stays = |path: &PathBuf| {
             let is_secret = *path == plain || *path == encrypted;
@@ -159,6 +168,8 @@ impl Plan {
             obsolete: obsolete.collect(),
             files,
             enabled,
+            disabled,
+            socket,
             makes_user: layout.scope == Scope::System && kind.user().is_some(),
             starts: !arguments.no_start && !layout.is_image(),
             address: listen,
@@ -184,6 +195,15 @@ impl Plan {
         let systemd = Systemd::assumed(layout.scope);
         println!("# {}", systemd.control_words(&["daemon-reload"]).join(" "));
         println!("# {}", systemd.control_words(&self.enable_words()).join(" "));
+        if let Some(unit) = &self.disabled {
+            println!("# {}", systemd.control_words(&["disable", unit]).join(" "));
+        }
+        if let Some((socket, _)) = self.socket.as_ref().filter(|_| self.starts) {
+            for unit in &self.enabled {
+                let verb = if unit == socket { "restart" } else { "start" };
+                println!("# {}", systemd.control_words(&[verb, unit]).join(" "));
+            }
+        }
     }
 
     /// Fails before anything is written if a file is not ours, or was changed by hand.
@@ -220,15 +240,15 @@ impl Plan {
 
     fn enable_words(&self) -> Vec<&str> {
         let mut words = vec!["enable"];
-        words.extend(self.starts.then_some("--now"));
+        words.extend((self.starts && self.socket.is_none()).then_some("--now"));
         words.extend(self.enabled.iter().map(String::as_str));
         words
     }
 
     fn carry_out(&self, layout: &Layout, systemd: &Systemd) -> Result<u8, Failure> {
         let unit = self.service.unit();
-        let was_active = systemd.is_active(&unit);
-        let mut is_changed = false;
+        let before = systemd.activity(&unit);
+        let (mut is_changed, mut is_socket_changed) = (false, false);
         // A socket unit that is not wanted any more is stopped while systemd knows its file.
         if let Some(socket) =
             layout.socket(self.service.kind).filter(|it| self.obsolete.contains(it))
@@ -251,6 +271,8 @@ impl Plan {
                 _ => {
                     layout.write(file)?;
                     is_changed = true;
+                    is_socket_changed |=
+                        self.socket.as_ref().is_some_and(|(_, socket)| *socket == file.path);
                     println!(
                         "{} {path}",
                         if state == State::Missing { "wrote" } else { "replaced" }
@@ -265,24 +287,70 @@ impl Plan {
             systemd.control(&["daemon-reload"])?;
         }
         systemd.control(&self.enable_words())?;
-        self.report(layout, was_active && is_changed);
+        if let Some(unit) = &self.disabled {
+            systemd.control(&["disable", unit])?;
+        }
+        let is_running = before == Activity::Running;
+        let is_socket_outdated = match &self.socket {
+            Some((socket, _)) if is_running => {
+                is_socket_changed || systemd.activity(socket) != Activity::Running
+            }
+            Some((socket, _)) if self.starts => {
+                self.start_behind(socket, is_socket_changed, before, systemd)?;
+                false
+            }
+            _ => false,
+        };
+        self.report(layout, is_running && is_changed, is_socket_outdated);
         Ok(0)
     }
 
-    fn report(&self, layout: &Layout, is_outdated: bool) {
+    /// Starts the socket unit, and then the service if it does not wait for a client.
+    fn start_behind(
+        &self,
+        socket: &str,
+        is_changed: bool,
+        before: Activity,
+        systemd: &Systemd,
+    ) -> Result<(), Failure> {
         let unit = self.service.unit();
+        // Systemd starts no socket unit beside a service that tries to start; such a service has no commands yet.
+        if before == Activity::Changing {
+            systemd.control(&["stop", &unit])?;
+        }
+        // At a reload, an active socket unit closes its old address without opening the new one.
+        systemd.control(&[if is_changed { "restart" } else { "start" }, socket])?;
+        if self.enabled.contains(&unit) {
+            systemd.control(&["start", &unit])?;
+        }
+        Ok(())
+    }
+
+    fn report(&self, layout: &Layout, is_outdated: bool, is_socket_outdated: bool) {
+        let unit = self.service.unit();
+        let enabled = if self.enabled.contains(&unit) { &unit } else { &self.enabled[0] };
+        let started = if *enabled == unit { "started" } else { "listens" };
         let user = if layout.scope == Scope::User { " --user" } else { "" };
         for note in &self.notes {
             println!("{note}");
         }
         match (&self.address, self.starts) {
-            (Some(address), true) => println!("{unit} is enabled and started at {address}"),
-            (None, true) => println!("{unit} is enabled and started"),
-            (_, false) => println!("{unit} is enabled, and starts with the system"),
+            (_, true) if is_socket_outdated => println!("{enabled} is enabled"),
+            (Some(address), true) => println!("{enabled} is enabled and {started} at {address}"),
+            (None, true) => println!("{enabled} is enabled and {started}"),
+            (_, false) => println!("{enabled} is enabled, and starts with the system"),
         }
-        if is_outdated {
+        // Systemd restarts no socket unit while its service runs, not even together with it.
+        let commands = match &self.socket {
+            Some((socket, _)) if is_socket_outdated => format!(
+                "systemctl{user} stop {socket} {unit} && systemctl{user} start {}",
+                self.enabled.join(" ")
+            ),
+            _ => format!("systemctl{user} restart {unit}"),
+        };
+        if is_outdated || is_socket_outdated {
             println!(
-                "it still runs with its old settings: `systemctl{user} restart {unit}` applies the new ones, and ends its commands"
+                "{unit} still runs with its old settings: `{commands}` applies the new ones, and ends its commands"
             );
         }
         if self.starts {

@@ -17,6 +17,15 @@ pub struct Systemd {
     root: Option<PathBuf>,
 }
 
+/// Whether a unit runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    Stopped,
+    /// Starts, stops, or waits for the next try after a failure.
+    Changing,
+    Running,
+}
+
 impl Systemd {
     /// The systemd whose units a command changes: below a directory, or the running one if this user may.
     pub fn to_change(layout: &Layout, root: Option<&Path>) -> Result<Self, Failure> {
@@ -89,11 +98,17 @@ impl Systemd {
     }
 
     /// Whether a unit runs; no if that is not known.
-    pub fn is_active(&self, unit: &str) -> bool {
-        let line = self.control_words(&["is-active", "--quiet", unit]);
+    pub fn activity(&self, unit: &str) -> Activity {
+        let line = self.control_words(&["is-active", unit]);
         let mut command = Command::new(&line[0]);
         command.args(&line[1..]).stdin(Stdio::null()).stderr(Stdio::null());
-        self.root.is_none() && command.status().is_ok_and(|status| status.success())
+        let output = self.root.is_none().then(|| command.output());
+        let word = output.and_then(Result::ok).map(|output| output.stdout).unwrap_or_default();
+        match word.trim_ascii() {
+            b"active" | b"reloading" => Activity::Running,
+            b"activating" | b"deactivating" => Activity::Changing,
+            _ => Activity::Stopped,
+        }
     }
 
     /// Removes units from the list of those that failed; most are not in it, which is no error.
