@@ -150,7 +150,7 @@ impl McpServer {
         let broken = |error: String| McpError::Transport(error);
         let shared = self.shared.clone();
         let running = self
-            .serve(rmcp::transport::stdio())
+            .serve(rmcp::transport::stdio_pipes())
             .await
             .map_err(|error| broken(error.to_string()))?;
         let ended = running.waiting().await.map_err(|error| broken(error.to_string()));
@@ -198,7 +198,7 @@ impl ServerHandler for McpServer {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        if self.get_tool(&request.name).is_none() {
+        if !self.shared.tools.iter().any(|tool| tool.name == request.name) {
             let text = format!("there is no tool `{}`", request.name);
             return Err(ErrorData::invalid_params(text, None));
         }

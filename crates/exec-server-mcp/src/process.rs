@@ -73,12 +73,13 @@ pub struct Listed {
 }
 
 impl Process {
-    /// Follows a command that was started.
+    /// Follows a command that was started; `note_end` gets its end and the bytes kept of its output, whenever these change.
     pub fn follow(
         id: String,
         viewer: Viewer,
         command: String,
         session: ProcessSession,
+        note_end: impl Fn(Instant, usize) + Send + 'static,
     ) -> Arc<Self> {
         let events = session.paced_events_after(0);
         let process = Arc::new(Self {
@@ -89,7 +90,7 @@ impl Process {
             state: Mutex::default(),
             version: watch::Sender::new(0),
         });
-        tokio::spawn(follow(process.clone(), events));
+        tokio::spawn(follow(process.clone(), events, note_end));
         process
     }
 
@@ -201,25 +202,39 @@ impl Process {
 }
 
 /// Collects the events of a command until nothing more comes.
-async fn follow(process: Arc<Process>, mut events: ProcessEvents) {
+async fn follow(
+    process: Arc<Process>,
+    mut events: ProcessEvents,
+    note_end: impl Fn(Instant, usize) + Send,
+) {
     while let Some(event) = events.next().await {
-        {
+        let (ended, bytes) = {
             let mut state = process.lock();
-            match event {
-                ProcessEvent::Output { bytes, .. } => state.log.push(&bytes),
-                ProcessEvent::Exited { exit, .. } => {
-                    state.exit = Some(exit);
-                    state.ended = Some(Instant::now());
-                }
-                ProcessEvent::Closed { .. } => state.is_closed = true,
-                ProcessEvent::Gap(_) => state.log.note_gap(),
-                ProcessEvent::ResyncRequired => {}
-                ProcessEvent::Failed(reason) => {
-                    state.failure = Some(reason.to_string());
-                    state.ended = Some(Instant::now());
-                }
-            }
+            state.handle_event(event);
+            (state.ended, state.log.retained_bytes())
+        };
+        if let Some(ended) = ended {
+            note_end(ended, bytes);
         }
         process.version.send_modify(|version| *version += 1);
+    }
+}
+
+impl State {
+    fn handle_event(&mut self, event: ProcessEvent) {
+        match event {
+            ProcessEvent::Output { bytes, .. } => self.log.push(&bytes),
+            ProcessEvent::Exited { exit, .. } => {
+                self.exit = Some(exit);
+                self.ended = Some(Instant::now());
+            }
+            ProcessEvent::Closed { .. } => self.is_closed = true,
+            ProcessEvent::Gap(_) => self.log.note_gap(),
+            ProcessEvent::ResyncRequired => {}
+            ProcessEvent::Failed(reason) => {
+                self.failure = Some(reason.to_string());
+                self.ended.get_or_insert_with(Instant::now);
+            }
+        }
     }
 }

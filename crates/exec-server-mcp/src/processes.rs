@@ -1,6 +1,6 @@
 //! The tools about commands, and the table of commands that were started. Finished commands stay readable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -31,13 +31,24 @@ const MAX_FINISHED_BYTES: usize = 256 * 1024 * 1024;
 /// The commands of one MCP server.
 #[derive(Default)]
 pub struct Processes {
-    by_id: Mutex<Table>,
+    table: Arc<Mutex<Table>>,
 }
 
 #[derive(Default)]
 struct Table {
+    /// In the order of their starts.
     processes: BTreeMap<u64, Arc<Process>>,
+    numbers: HashMap<String, u64>,
+    finished: Finished,
     last: u64,
+}
+
+/// Which commands have ended, and how much output they keep.
+#[derive(Debug, Default)]
+struct Finished {
+    /// Bytes that a command keeps, by its end and its number.
+    by_end: BTreeMap<(Instant, u64), usize>,
+    bytes: usize,
 }
 
 impl Shared {
@@ -181,44 +192,35 @@ impl Processes {
             Viewer::Only => format!("p{number}"),
             Viewer::OneOf(_) => format!("p{}", uuid::Uuid::new_v4().simple()),
         };
-        let process = Process::follow(id, viewer, command, session);
+        let shared = self.table.clone();
+        let note_end = move |ended, bytes| lock(&shared).note_finished(number, ended, bytes);
+        let process = Process::follow(id.clone(), viewer, command, session, note_end);
         table.processes.insert(number, process.clone());
+        table.numbers.insert(id, number);
         process
     }
 
     /// Forgets finished commands that are old or too many; an error if too many run.
     fn make_room(&self) -> Result<(), ToolError> {
         let mut table = self.lock();
-        let mut finished: Vec<(Instant, u64, usize)> = table
-            .processes
-            .iter()
-            .filter_map(|(number, process)| {
-                let state = process.lock();
-                state.ended.map(|ended| (ended, *number, state.log.retained_bytes()))
-            })
-            .collect();
-        if table.processes.len() - finished.len() >= MAX_RUNNING {
+        if table.processes.len() - table.finished.by_end.len() >= MAX_RUNNING {
             return Err(ToolError(format!(
                 "{MAX_RUNNING} commands are running; stop some with stop_process"
             )));
         }
-        finished.sort_unstable();
-        let mut bytes: usize = finished.iter().map(|(.., bytes)| bytes).sum();
-        let mut count = finished.len();
-        for (ended, number, size) in finished {
-            let is_old = ended.elapsed() >= KEPT;
-            if !(is_old || count > MAX_FINISHED || bytes > MAX_FINISHED_BYTES) {
-                break;
+        let now = Instant::now();
+        while let Some(number) = table.finished.take_excess(now) {
+            if let Some(process) = table.processes.remove(&number) {
+                table.numbers.remove(process.id());
             }
-            table.processes.remove(&number);
-            (count, bytes) = (count - 1, bytes - size);
         }
         Ok(())
     }
 
     fn find(&self, id: &str) -> Result<Arc<Process>, ToolError> {
-        let found = self.lock().processes.values().find(|process| process.id() == id).cloned();
-        found.ok_or_else(|| {
+        let table = self.lock();
+        let found = table.numbers.get(id).and_then(|number| table.processes.get(number));
+        found.cloned().ok_or_else(|| {
             ToolError(format!("there is no process `{id}`; list_processes shows the ids"))
         })
     }
@@ -230,7 +232,7 @@ impl Processes {
     /// Ends all commands that run.
     pub async fn end_all(&self) {
         for process in self.all() {
-            if process.lock().ended.is_none() {
+            if process.is_running() {
                 // The link may be gone; then the session ends by itself.
                 let _ = process.session.terminate(None).await;
             }
@@ -238,6 +240,70 @@ impl Processes {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.by_id.lock().expect("no holder panics")
+        lock(&self.table)
+    }
+}
+
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().expect("no holder panics")
+}
+
+impl Table {
+    fn note_finished(&mut self, number: u64, ended: Instant, bytes: usize) {
+        // Output can follow after the command was forgotten.
+        if self.processes.contains_key(&number) {
+            self.finished.note(number, ended, bytes);
+        }
+    }
+}
+
+impl Finished {
+    /// Enters a command that has ended, or the output that it has got since.
+    fn note(&mut self, number: u64, ended: Instant, bytes: usize) {
+        let before = self.by_end.insert((ended, number), bytes).unwrap_or(0);
+        self.bytes = self.bytes - before + bytes;
+    }
+
+    /// Takes out the command that ended first, if it is old or there are too many.
+    fn take_excess(&mut self, now: Instant) -> Option<u64> {
+        let first = self.by_end.first_entry()?;
+        let is_old = now.saturating_duration_since(first.key().0) >= KEPT;
+        let ((_, number), bytes) = match is_old || self.bytes > MAX_FINISHED_BYTES {
+            true => first.remove_entry(),
+            false if self.by_end.len() > MAX_FINISHED => self.by_end.pop_first()?,
+            false => return None,
+        };
+        self.bytes -= bytes;
+        Some(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(finished: &mut Finished, now: Instant) -> Vec<u64> {
+        std::iter::from_fn(|| finished.take_excess(now)).collect()
+    }
+
+    #[test]
+    fn finished_commands_are_forgotten_by_age_number_and_size_in_the_order_of_their_ends() {
+        let begin = Instant::now();
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        let mut finished = Finished::default();
+        finished.note(1, at(2), 10);
+        finished.note(2, at(1), 10);
+        assert_eq!(taken(&mut finished, at(3)), Vec::<u64>::new());
+        assert_eq!(taken(&mut finished, at(1) + KEPT), [2]);
+        // Further output of a command counts once.
+        finished.note(1, at(2), MAX_FINISHED_BYTES);
+        finished.note(3, at(3), 1);
+        assert_eq!(taken(&mut finished, at(3)), [1]);
+        assert_eq!(finished.bytes, 1);
+        for number in 0..MAX_FINISHED as u64 {
+            finished.note(10 + number, at(4), 0);
+        }
+        assert_eq!(taken(&mut finished, at(5)), [3]);
+        assert_eq!(finished.bytes, 0);
     }
 }
