@@ -96,6 +96,12 @@ impl Walk {
         Ok(Self { filter, root: Arc::new(root), root_fd, work, changed, waiting })
     }
 
+    /// The directory that the walk begins in.
+    #[cfg(test)]
+    pub fn root(&self) -> &Directory {
+        &self.root
+    }
+
     /// The filter of this walk.
     pub fn filter(&self) -> &Filter {
         &self.filter
@@ -318,13 +324,18 @@ impl<'a, V: Visitor> Walker<'a, V> {
         self.visitor.visit(directory, name, FileType::RegularFile)
     }
 
-    /// Records why a directory could not be read. One that was removed or replaced since is not part of the tree.
+    /// Records why a directory could not be read.
     fn note(&self, path: &Path, error: &io::Error) {
-        let gone = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP].map(Errno::raw_os_error);
-        if !error.raw_os_error().is_some_and(|errno| gone.contains(&errno)) {
+        if !is_gone(error) {
             self.shared.note_error(path, error.to_string());
         }
     }
+}
+
+/// Whether an entry was removed, or replaced by a link, since its directory was listed; then it is not part of the tree.
+pub fn is_gone(error: &io::Error) -> bool {
+    let gone = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|errno| gone.contains(&errno))
 }
 
 enum Stop {
