@@ -138,7 +138,12 @@ struct Worker<'a> {
     batch: Batch,
     /// Files that are not counted in `shared` yet.
     visited: u64,
+    /// Small files since the thread last looked at the clock.
+    unpublished: usize,
 }
+
+/// Small files after which a thread looks at the clock; a large one counts as several.
+const PUBLISHED_AFTER: usize = 32;
 
 impl Visitor for Worker<'_> {
     const IS_COSTLY: bool = true;
@@ -153,7 +158,10 @@ impl Visitor for Worker<'_> {
             FilePath { directory: &directory.path, name: OsStr::from_bytes(name.to_bytes()) };
         let open = || walk.open(directory, name, OFlags::empty());
         self.search_file(path, open, walk.filter().max_file_bytes);
-        self.publish(Publish::Due)
+        match self.unpublished >= PUBLISHED_AFTER || self.batch.is_full() {
+            true => self.publish(Publish::Due),
+            false => true,
+        }
     }
 
     fn flush(&mut self) -> bool {
@@ -184,10 +192,12 @@ impl<'a> Worker<'a> {
             content: Vec::new(),
             batch: Batch::default(),
             visited: 0,
+            unpublished: 0,
         }
     }
 
     fn publish(&mut self, what: Publish) -> bool {
+        self.unpublished = 0;
         self.shared.visited.fetch_add(std::mem::take(&mut self.visited), Ordering::Relaxed);
         self.shared.publish(&mut self.batch, what)
     }
@@ -220,6 +230,7 @@ impl<'a> Worker<'a> {
         }
         self.visited += 1;
         let is_small = self.read_small(&file, size)?;
+        self.unpublished += if is_small { 1 } else { PUBLISHED_AFTER };
         let (search, shared) = (self.search, self.shared);
         let Self { matcher, searcher, whole, content, batch, .. } = self;
         let mut sink = FileSink {
@@ -248,7 +259,11 @@ impl<'a> Worker<'a> {
                     end_lines_at_zeros(content);
                     whole.search_slice(&*matcher, content, &mut sink)
                 }
-                (false, _) => whole.search_slice(&*matcher, content, &mut sink),
+                // Without a candidate no line matches, and most files have none.
+                (false, _) => match matcher.find_candidate_line(content) {
+                    Ok(None) => Ok(()),
+                    _ => whole.search_slice(&*matcher, content, &mut sink),
+                },
             }
         };
         sink.finish();
