@@ -61,6 +61,14 @@ struct Report {
     all_available: bool,
 }
 
+/// How long a call waits for a command.
+#[derive(Debug, PartialEq, Eq)]
+enum Wait {
+    Over,
+    Until(Instant),
+    Open,
+}
+
 /// One line of the list of commands.
 #[derive(Serialize)]
 pub struct Listed {
@@ -126,22 +134,20 @@ impl Process {
         let mut version = self.version.subscribe();
         loop {
             version.borrow_and_update();
-            let has_exited = {
-                let state = self.lock();
-                let has_more = seen.is_some_and(|seen| state.log.total() > seen);
-                if state.is_closed || state.failure.is_some() || has_more {
-                    return;
+            let wait = self.lock().wait(seen);
+            match wait {
+                Wait::Over => return,
+                Wait::Until(end) => {
+                    let changed = tokio::time::timeout_at(end.into(), version.changed()).await;
+                    if !matches!(changed, Ok(Ok(()))) {
+                        return;
+                    }
                 }
-                state.exit.is_some()
-            };
-            // A child of the command may keep its output open for long.
-            if has_exited {
-                let _ = tokio::time::timeout(AFTER_EXIT, version.changed()).await;
-                if self.lock().exit.is_some() {
-                    return;
+                Wait::Open => {
+                    if version.changed().await.is_err() {
+                        return;
+                    }
                 }
-            } else if version.changed().await.is_err() {
-                return;
             }
         }
     }
@@ -221,6 +227,17 @@ async fn follow(
 }
 
 impl State {
+    /// How long a call waits for the end, or, with `seen`, for more output than that.
+    fn wait(&self, seen: Option<u64>) -> Wait {
+        let has_more = seen.is_some_and(|seen| self.log.total() > seen);
+        match self.ended {
+            _ if has_more || self.is_closed || self.failure.is_some() => Wait::Over,
+            // A child of the command may keep its output open for long.
+            Some(ended) => Wait::Until(ended + AFTER_EXIT),
+            None => Wait::Open,
+        }
+    }
+
     fn handle_event(&mut self, event: ProcessEvent) {
         match event {
             ProcessEvent::Output { bytes, .. } => self.log.push(&bytes),
@@ -236,5 +253,26 @@ impl State {
                 self.ended.get_or_insert_with(Instant::now);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_after_the_exit_is_waited_for_until_the_streams_end() {
+        let mut state = State::default();
+        assert_eq!(state.wait(None), Wait::Open);
+        let ended = Instant::now();
+        state.ended = Some(ended);
+        for piece in [&b"late"[..], b"later"] {
+            state.log.push(piece);
+            assert_eq!(state.wait(None), Wait::Until(ended + AFTER_EXIT));
+        }
+        assert_eq!(state.wait(Some(4)), Wait::Over);
+        assert_eq!(state.wait(Some(9)), Wait::Until(ended + AFTER_EXIT));
+        state.is_closed = true;
+        assert_eq!(state.wait(Some(9)), Wait::Over);
     }
 }
