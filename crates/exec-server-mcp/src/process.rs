@@ -6,17 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use exec_server_client::{ProcessEvent, ProcessEvents, ProcessExit, ProcessSession};
+use exec_server_protocol::process::{OutputView, ProcessReadResponse};
 use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::call::Answer;
 use crate::caller::Viewer;
-use crate::output_log::OutputLog;
+use crate::output_log::{OutputLog, Piece};
 
 /// The longest wait of a call: clients give up after a minute.
 const MAX_YIELD_MS: u64 = 50_000;
 /// Output that still comes after the exit is waited for this long.
 const AFTER_EXIT: Duration = Duration::from_millis(250);
+/// An answer waits for the spool so long: the link may be lost, and what is kept here is there at once.
+const SPOOL_TIME: Duration = Duration::from_secs(5);
 /// Between SIGTERM and SIGKILL.
 pub const GRACE: Duration = Duration::from_secs(2);
 
@@ -27,6 +30,8 @@ pub struct Process {
     pub viewer: Viewer,
     command: String,
     pub session: ProcessSession,
+    /// Whether the exec-server keeps the output in a spool as well.
+    has_spool: bool,
     state: Mutex<State>,
     /// Changes whenever the state does.
     version: watch::Sender<u64>,
@@ -87,6 +92,7 @@ impl Process {
         viewer: Viewer,
         command: String,
         session: ProcessSession,
+        has_spool: bool,
         note_end: impl Fn(Instant, usize) + Send + 'static,
     ) -> Arc<Self> {
         let events = session.paced_events_after(0);
@@ -95,6 +101,7 @@ impl Process {
             viewer,
             command,
             session,
+            has_spool,
             state: Mutex::default(),
             version: watch::Sender::new(0),
         });
@@ -153,23 +160,71 @@ impl Process {
     }
 
     /// The state, with the beginning and the end of the output after `from`.
-    pub fn report(&self, from: u64, most: usize) -> Answer {
-        let state = self.lock();
-        let (output, omitted) = state.log.summary(from, most);
-        let next_offset = state.log.total();
-        self.answer(&state, output, omitted, next_offset)
+    pub async fn report(&self, from: u64, most: usize) -> Answer {
+        let ((output, omitted), next_offset) = {
+            let state = self.lock();
+            (state.log.summary(from, most), state.log.total())
+        };
+        self.answer(output, omitted, next_offset).await
     }
 
     /// The state, with a piece of the output.
-    pub fn report_piece(&self, offset: i64, most: usize) -> Answer {
-        let state = self.lock();
-        let piece = state.log.read(offset, most);
+    pub async fn report_piece(&self, offset: i64, most: usize) -> Answer {
+        let (start, mut piece) = {
+            let log = &self.lock().log;
+            (log.start_of(offset), log.read(offset, most))
+        };
+        if piece.offset > start
+            && let Some(spooled) = self.read_spool(start, most).await
+            && spooled.offset < piece.offset
+        {
+            piece = spooled;
+        }
         let output = String::from_utf8_lossy(&piece.bytes).into_owned();
-        let omitted = u64::try_from(offset).map_or(0, |wanted| piece.offset.saturating_sub(wanted));
-        self.answer(&state, output, omitted, piece.next_offset)
+        self.answer(output, piece.offset - start, piece.next_offset).await
     }
 
-    fn answer(&self, state: &State, output: String, omitted: u64, next_offset: u64) -> Answer {
+    /// A piece of the output from the spool of the exec-server, if it has one there or behind it.
+    async fn read_spool(&self, start: u64, most: usize) -> Option<Piece> {
+        let most_bytes = u64::try_from(most).unwrap_or(u64::MAX);
+        let read = self.view(OutputView::Offset(start), most_bytes).await?;
+        let mut chunks = read.chunks.into_iter().filter(|chunk| !chunk.chunk.0.is_empty());
+        let first = chunks.next()?;
+        let (offset, mut bytes) = (first.offset?.max(start), first.chunk.0);
+        for chunk in chunks {
+            // What was evicted during the read is the next piece.
+            if chunk.offset != Some(offset + bytes.len() as u64) {
+                break;
+            }
+            bytes.extend_from_slice(&chunk.chunk.0);
+        }
+        bytes.truncate(most);
+        let next_offset = offset + bytes.len() as u64;
+        Some(Piece { bytes, offset, next_offset })
+    }
+
+    /// What the exec-server keeps; none if that cannot be read now.
+    async fn view(&self, view: OutputView, most: u64) -> Option<ProcessReadResponse> {
+        // After a gap the offsets of the exec-server differ from those here.
+        if !self.has_spool || self.lock().log.has_gap() {
+            return None;
+        }
+        let read = self.session.read_view(view, Some(most));
+        tokio::time::timeout(SPOOL_TIME, read).await.ok()?.ok()
+    }
+
+    /// Whether every byte of the output can still be read, here or at the exec-server.
+    async fn has_all(&self) -> bool {
+        if self.lock().log.is_complete() {
+            return true;
+        }
+        let extent = self.view(OutputView::HeadBytes(1), 1).await.and_then(|read| read.extent);
+        extent.is_some_and(|extent| extent.first_offset == 0 && extent.spool_failure.is_none())
+    }
+
+    async fn answer(&self, output: String, omitted: u64, next_offset: u64) -> Answer {
+        let all_available = self.has_all().await;
+        let state = self.lock();
         let running = state.ended.is_none();
         let status = match (&state.failure, &state.exit) {
             (Some(reason), _) => format!("the process cannot be followed any further: {reason}"),
@@ -188,7 +243,7 @@ impl Process {
             total_bytes: state.log.total(),
             omitted_bytes: omitted,
             next_offset,
-            all_available: state.log.is_complete(),
+            all_available,
             output,
         };
         Answer::new(format!("{}\n[{status}]", report.output.trim_end_matches('\n')), &report)

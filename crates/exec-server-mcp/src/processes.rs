@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use exec_server_client::ProcessSession;
+use exec_server_client::{ExecServerError, ProcessSession};
+use exec_server_protocol::duration::millis;
 use exec_server_protocol::process::{
-    EnvInherit, EnvPolicy, ProcessSignal, ProcessStartParams, TerminalSize,
+    EnvInherit, EnvPolicy, OutputSpool, ProcessSignal, ProcessStartParams, TerminalSize,
 };
 
 use crate::Shared;
@@ -61,8 +62,17 @@ impl Shared {
         let arguments = arguments?;
         self.processes.make_room()?;
         let cwd = self.paths.resolve(arguments.cwd.as_deref().unwrap_or("."))?;
-        let session = self.client.start(self.start_params(&arguments, &cwd).await?).await?;
-        let process = self.processes.add(caller.viewer, arguments.command, session);
+        let mut params = self.start_params(&arguments, &cwd).await?;
+        let session = match self.client.start(params.clone()).await {
+            // Without a spool, the middle of a large output is lost and reported.
+            Err(error) if has_no_spool(&error) => {
+                params.output_spool = None;
+                self.client.start(params.clone()).await?
+            }
+            started => started?,
+        };
+        let has_spool = params.output_spool.is_some();
+        let process = self.processes.add(caller.viewer, arguments.command, session, has_spool);
         process.wait(arguments.yield_ms.unwrap_or(DEFAULT_YIELD_MS), None).await;
         Ok(process)
     }
@@ -73,6 +83,8 @@ impl Shared {
         cwd: &str,
     ) -> Result<ProcessStartParams, ToolError> {
         let sandbox = self.sandbox.as_ref().map(serde_json::to_value);
+        let can = self.info.as_ref().map(|info| info.capabilities).unwrap_or_default();
+        let has_spool = can.process_output_spool;
         Ok(ProcessStartParams {
             process_id: uuid::Uuid::new_v4().to_string().into(),
             argv: vec![self.shell.clone(), "-c".to_owned(), arguments.command.clone()],
@@ -94,10 +106,10 @@ impl Shared {
             output_retention: None,
             limits: None,
             wait_when_detached: false,
-            closed_retention_ms: None,
+            closed_retention_ms: (has_spool && can.session_linger).then_some(millis(KEPT)),
             unique_id: false,
             user: None,
-            output_spool: None,
+            output_spool: has_spool.then(OutputSpool::default),
             detailed: false,
         })
     }
@@ -111,8 +123,8 @@ impl Shared {
         }
         let most = arguments.max_bytes.unwrap_or(self.max_output).min(self.max_output);
         match arguments.offset {
-            None => Ok(process.report(0, most)),
-            Some(offset) => Ok(process.report_piece(offset, most)),
+            None => Ok(process.report(0, most).await),
+            Some(offset) => Ok(process.report_piece(offset, most).await),
         }
     }
 
@@ -127,7 +139,7 @@ impl Shared {
             process.session.close_stdin().await.map_err(no_input)?;
         }
         process.wait(arguments.yield_ms.unwrap_or(INPUT_YIELD_MS), Some(from)).await;
-        Ok(process.report(from, self.max_output))
+        Ok(process.report(from, self.max_output).await)
     }
 
     pub async fn stop_process(
@@ -143,7 +155,7 @@ impl Shared {
             StopSignal::Kill => drop(process.session.terminate(None).await?),
         }
         process.wait(u64::try_from(GRACE.as_millis()).unwrap_or(0) * 2, None).await;
-        Ok(process.report(from, self.max_output))
+        Ok(process.report(from, self.max_output).await)
     }
 
     pub fn list_processes(
@@ -177,14 +189,25 @@ impl Shared {
     }
 }
 
-fn no_input(error: exec_server_client::ExecServerError) -> ToolError {
+fn no_input(error: ExecServerError) -> ToolError {
     ToolError(format!(
         "{error}; start the command with `stdin: true` or `tty: true` to write to it"
     ))
 }
 
+/// Whether a process cannot have a spool, but could run without one.
+fn has_no_spool(error: &ExecServerError) -> bool {
+    matches!(error.kind(), Some("spools_full" | "spool_unavailable"))
+}
+
 impl Processes {
-    fn add(&self, viewer: Viewer, command: String, session: ProcessSession) -> Arc<Process> {
+    fn add(
+        &self,
+        viewer: Viewer,
+        command: String,
+        session: ProcessSession,
+        has_spool: bool,
+    ) -> Arc<Process> {
         let mut table = self.lock();
         table.last += 1;
         let number = table.last;
@@ -194,7 +217,7 @@ impl Processes {
         };
         let shared = self.table.clone();
         let note_end = move |ended, bytes| lock(&shared).note_finished(number, ended, bytes);
-        let process = Process::follow(id.clone(), viewer, command, session, note_end);
+        let process = Process::follow(id.clone(), viewer, command, session, has_spool, note_end);
         table.processes.insert(number, process.clone());
         table.numbers.insert(id, number);
         process
