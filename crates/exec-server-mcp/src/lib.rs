@@ -8,7 +8,7 @@
 //! | `processes`, `process`, `output_log` | commands, and what is kept of their output |
 //! | `caller` | which client a call is from, and which processes it sees |
 //! | `tasks` | the tasks extension |
-//! | `files` | the tools about files |
+//! | `files`, `lines` | the tools about files |
 //! | [`http`] | the streamable HTTP transport |
 //!
 //! One MCP server owns one exec-server session. A lost link is resumed by the client below MCP.
@@ -18,6 +18,7 @@ mod call;
 mod caller;
 mod files;
 pub mod http;
+mod lines;
 mod output_log;
 mod paths;
 mod process;

@@ -137,7 +137,7 @@ fn table() -> Vec<(Tool, Effect)> {
             &["path"],
             &json!({
                 "path": {"type": "string"}, "content": {"type": "string"}, "start_line": {"type": "integer"},
-                "end_line": {"type": "integer"}, "total_lines": {"type": "integer"}, "version": optional("string"),
+                "end_line": {"type": "integer"}, "total_lines": optional("integer"), "version": optional("string"),
             }),
             &["path", "content", "total_lines"],
         ),
