@@ -31,9 +31,7 @@ pub fn selected(options: &McpOptions) -> Result<Vec<Tool>, McpError> {
         let is_allowed =
             options.allow.as_ref().is_none_or(|it| it.iter().any(|name| *name == tool.name));
         let is_harmless = effect == Effect::Reads || !options.read_only;
-        // A watch is not confined by a sandbox.
-        let is_confined = tool.name != "wait_for_change" || options.sandbox.is_none();
-        is_allowed && is_harmless && is_confined
+        is_allowed && is_harmless
     };
     Ok(all
         .into_iter()

@@ -174,4 +174,5 @@ async fn a_sandbox_confines_commands_and_files_by_the_kernel() {
     assert_eq!(std::fs::read_to_string(work.join("inside")).unwrap(), "newinside\n");
     let found = agent.call("search_files", json!({"pattern": "new"})).await.unwrap();
     assert_eq!(found["matches"].as_array().unwrap().len(), 1);
+    see_a_change(&mut agent, &work).await;
 }
