@@ -9,7 +9,7 @@ use exec_server_protocol::answers::ProcessStartAnswer;
 use exec_server_protocol::duration::millis;
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::process::{
-    Empty, ProcessCloseStdinParams, ProcessId, ProcessReadParams, ProcessReadResponse,
+    Empty, OutputView, ProcessCloseStdinParams, ProcessId, ProcessReadParams, ProcessReadResponse,
     ProcessResizeParams, ProcessSignal, ProcessSignalParams, ProcessTerminateParams,
     ProcessTerminateResponse, ProcessWriteParams, ProcessWriteResponse, TerminalSize, WriteStatus,
 };
@@ -154,6 +154,29 @@ impl ProcessSession {
             }
             answer => answer,
         }
+    }
+
+    /// Reads a part of the output that the server keeps: its beginning, its end, from an offset on, or lines by a pattern.
+    ///
+    /// The answer is a page of at most `max_bytes` (the server's choice without it); `extent.next_offset` says where the
+    /// next one begins. Retried after a disconnect; fails with `Unsupported` on a server without views.
+    pub async fn read_view(
+        &self,
+        view: OutputView,
+        max_bytes: Option<u64>,
+    ) -> Result<ProcessReadResponse, ExecServerError> {
+        self.handle.caller.require(|can| can.process_output_spool, "views of output").await?;
+        let params = ProcessReadParams {
+            process_id: self.id().clone(),
+            after_seq: None,
+            max_bytes,
+            wait_ms: None,
+            session_id: None,
+            timestamps: false,
+            until: None,
+            view: Some(view),
+        };
+        self.call(Method::ProcessRead, &params, Replay::Safe).await
     }
 
     /// Writes to stdin; retried after a disconnect, and applied once.

@@ -255,3 +255,41 @@ impl Drop for Reserved {
         self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use exec_server_core::output_view::OutputSource;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_disk_that_stalls_ends_the_spool_and_what_was_written_stays() {
+        let state = tempfile::tempdir().unwrap();
+        let spools = Spools::new(Some(state.path()), &ServerLimits::default());
+        let mut spool = spools.open(OutputSpool::default()).await.unwrap();
+        spool.push(1, OutputStream::Stdout, 0, b"written\n");
+        spool.reader().flushed().await;
+        // As if all batches that may wait were waiting for the disk.
+        let room = spool.writer.room.clone();
+        let free = u32::try_from(room.available_permits()).unwrap();
+        let _waiting = room.acquire_many_owned(free).await.unwrap();
+        let lost = [0; MAX_OUTPUT_CHUNK_BYTES];
+        let mut seq = 1;
+        while spool.has_room() {
+            seq += 1;
+            spool.push(seq, OutputStream::Stdout, 0, &lost);
+        }
+        spool.handle_room(None);
+        assert_eq!(spool.failure(), Some("stalled"));
+        // The process goes on, and its output is no longer entered.
+        spool.push(seq + 1, OutputStream::Stdout, 0, &lost);
+        assert!(spool.has_room());
+        assert_eq!(spool.end().offset, 8);
+        let mut reader = spool.reader();
+        reader.flushed().await;
+        let records: Vec<_> =
+            (0..reader.segments().len()).flat_map(|index| reader.load(index).unwrap()).collect();
+        assert_eq!(records.len(), 1);
+        assert_eq!(records[0].bytes, b"written\n");
+    }
+}

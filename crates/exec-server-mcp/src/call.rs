@@ -75,7 +75,7 @@ async fn run_command(
     };
     match task {
         Some(task) => CallToolResponse::Task(task),
-        None => result(Ok(process.report(0, shared.max_output))).into(),
+        None => result(Ok(process.report(0, shared.max_output).await)).into(),
     }
 }
 

@@ -15,11 +15,12 @@ use crate::arguments::{
     EditFile, FileInfo, ListDirectory, Nothing, ReadFile, SearchFiles, WaitForChange, WriteFile,
 };
 use crate::call::{Answer, Arguments, ToolError};
+use crate::lines::{Lines, Read};
 use crate::paths::shown;
 
 /// Lines of a file in one answer.
 const DEFAULT_LINES: usize = 2000;
-/// Larger files are read in parts by a command.
+/// Larger files are read only as far as is asked for, and their lines are not counted.
 const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 /// Results of one search.
 const DEFAULT_RESULTS: u64 = 200;
@@ -36,56 +37,70 @@ impl Shared {
     pub async fn read_file(&self, arguments: Arguments<ReadFile>) -> Result<Answer, ToolError> {
         let arguments = arguments?;
         let path = self.paths.resolve(&arguments.path)?;
-        let size = self.files.metadata(&path).await.map_err(about(&path))?.size;
-        if size > MAX_FILE_BYTES {
-            return Err(ToolError(format!(
-                "{path} has {size} bytes, which is too much for read_file; use search_files, or run_command with head, tail or sed -n"
-            )));
-        }
+        let found = self.files.metadata(&path).await.map_err(about(&path))?;
+        let start = arguments.start_line.unwrap_or(1).max(1);
+        let most = arguments.max_lines.unwrap_or(DEFAULT_LINES);
+        let mut lines = Lines::new(start, most, self.max_output);
+        let (version, total) = if found.size > MAX_FILE_BYTES {
+            let reading = self.read_large(&path, &mut lines);
+            tokio::time::timeout(Duration::from_millis(SEARCH_MS), reading).await.map_err(|_| {
+                ToolError(format!(
+                    "{path} has {} bytes, and line {start} was not reached in {} s; use run_command with sed -n or tail",
+                    found.size,
+                    SEARCH_MS / 1000
+                ))
+            })??;
+            (found.details.map(|details| details.version_tag), None)
+        } else {
+            let answer = self.read_whole(&path).await?;
+            lines.push(&answer.data_base64.0);
+            let text = std::str::from_utf8(&answer.data_base64.0).map_err(|_| not_text(&path))?;
+            (answer.version_tag, Some(text.split_inclusive('\n').count()))
+        };
+        let Some(Read { text, end, is_cut, has_more }) = lines.finish() else {
+            return Err(not_text(&path));
+        };
+        let data = json!({
+            "path": path, "content": text, "start_line": start, "end_line": end,
+            "total_lines": total, "version": version,
+        });
+        let note = match total {
+            _ if is_cut => format!(
+                "\n[line {start} does not fit into an answer: these are its first {} bytes; use run_command with cut -c for more]",
+                text.len()
+            ),
+            Some(total) if has_more => {
+                format!("\n[lines {start} to {end} of {total}; start_line {} shows more]", end + 1)
+            }
+            None if has_more => {
+                format!("\n[lines {start} to {end}; start_line {} shows more]", end + 1)
+            }
+            _ => String::new(),
+        };
+        Ok(Answer::new(text + &note, &data))
+    }
+
+    async fn read_whole(&self, path: &str) -> Result<FsReadFileResponse, ToolError> {
         let params = FsReadFileParams {
-            path: self.files.resolve(&path).await?,
+            path: self.files.resolve(path).await?,
             follow_symlinks: None,
             sandbox: self.sandbox_text(),
             user: None,
             detailed: Some(true),
         };
-        let answer: FsReadFileResponse = self
-            .client
-            .remote()
-            .call(Method::FsReadFile.name(), &params)
-            .await
-            .map_err(about(&path))?;
-        let Ok(text) = String::from_utf8(answer.data_base64.0) else {
-            return Err(ToolError(format!(
-                "{path} is not UTF-8 text; use run_command with file, xxd or a program for its format"
-            )));
-        };
-        let lines: Vec<&str> = text.split_inclusive('\n').collect();
-        let start = arguments.start_line.unwrap_or(1).max(1);
-        let most = arguments.max_lines.unwrap_or(DEFAULT_LINES);
-        let mut part = String::new();
-        let mut end = start - 1;
-        for line in lines.iter().skip(start - 1).take(most) {
-            if part.len() + line.len() > self.max_output && !part.is_empty() {
-                break;
-            }
-            part.push_str(line);
-            end += 1;
+        let answer = self.client.remote().call(Method::FsReadFile.name(), &params).await;
+        answer.map_err(about(path))
+    }
+
+    /// Reads from the beginning until the lines are complete; the rest of the file is not read.
+    async fn read_large(&self, path: &str, lines: &mut Lines) -> Result<(), ToolError> {
+        let mut content = self.files.read_file_stream(path).await.map_err(about(path))?;
+        while !lines.is_full()
+            && let Some(block) = content.next_block().await.map_err(about(path))?
+        {
+            lines.push(&block);
         }
-        let data = json!({
-            "path": path, "content": part, "start_line": start, "end_line": end,
-            "total_lines": lines.len(), "version": answer.version_tag,
-        });
-        let note = if end < lines.len() {
-            format!(
-                "\n[lines {start} to {end} of {}; start_line {} shows more]",
-                lines.len(),
-                end + 1
-            )
-        } else {
-            String::new()
-        };
-        Ok(Answer::new(part + &note, &data))
+        Ok(())
     }
 
     pub async fn write_file(&self, arguments: Arguments<WriteFile>) -> Result<Answer, ToolError> {
@@ -182,14 +197,25 @@ impl Shared {
             limits: limits(MAX_RESULTS),
             search_id: None,
         };
-        let (entries, is_complete) = self.find(params, &path).await?;
+        let (mut entries, mut is_complete) = self.find(params, &path).await?;
         let line = |entry: &Value| {
             let mark = if entry["kind"] == "directory" { "/" } else { "" };
             format!("{}{mark}\n", entry["path"].as_str().unwrap_or_default())
         };
-        let mut text: String = entries.iter().map(line).collect();
+        let (mut text, mut shown) = (String::new(), 0);
+        for line in entries.iter().map(line) {
+            if text.len() + line.len() > self.max_output {
+                is_complete = false;
+                break;
+            }
+            text.push_str(&line);
+            shown += 1;
+        }
+        entries.truncate(shown);
         if !is_complete {
-            text.push_str("[there is more; list a directory below]\n");
+            text.push_str(
+                "[there is more; list a directory below, or use search_files with a glob]\n",
+            );
         }
         Ok(Answer::new(text, &json!({"path": path, "entries": entries, "complete": is_complete})))
     }
@@ -354,6 +380,12 @@ impl Shared {
         });
         Ok(Answer::new(serde_json::to_string_pretty(&data).expect("plain data"), &data))
     }
+}
+
+fn not_text(path: &str) -> ToolError {
+    ToolError(format!(
+        "{path} is not UTF-8 text; use run_command with file, xxd or a program for its format"
+    ))
 }
 
 fn limits(max_matches: u64) -> FsSearchLimits {

@@ -8,7 +8,7 @@
 //! | `processes`, `process`, `output_log` | commands, and what is kept of their output |
 //! | `caller` | which client a call is from, and which processes it sees |
 //! | `tasks` | the tasks extension |
-//! | `files` | the tools about files |
+//! | `files`, `lines` | the tools about files |
 //! | [`http`] | the streamable HTTP transport |
 //!
 //! One MCP server owns one exec-server session. A lost link is resumed by the client below MCP.
@@ -18,6 +18,7 @@ mod call;
 mod caller;
 mod files;
 pub mod http;
+mod lines;
 mod output_log;
 mod paths;
 mod process;
@@ -150,7 +151,7 @@ impl McpServer {
         let broken = |error: String| McpError::Transport(error);
         let shared = self.shared.clone();
         let running = self
-            .serve(rmcp::transport::stdio())
+            .serve(rmcp::transport::stdio_pipes())
             .await
             .map_err(|error| broken(error.to_string()))?;
         let ended = running.waiting().await.map_err(|error| broken(error.to_string()));
@@ -198,7 +199,7 @@ impl ServerHandler for McpServer {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        if self.get_tool(&request.name).is_none() {
+        if !self.shared.tools.iter().any(|tool| tool.name == request.name) {
             let text = format!("there is no tool `{}`", request.name);
             return Err(ErrorData::invalid_params(text, None));
         }

@@ -56,12 +56,22 @@ impl OutputLog {
         !self.has_gap && (self.head.len() + self.tail.len()) as u64 == self.total
     }
 
-    /// Up to `most` bytes from `offset` on; a negative offset counts from the end. Bytes that are gone are skipped.
-    pub fn read(&self, offset: i64, most: usize) -> Piece {
-        let start = match u64::try_from(offset) {
+    /// Whether the exec-server evicted output before it could be read.
+    pub fn has_gap(&self) -> bool {
+        self.has_gap
+    }
+
+    /// The position of an offset, which counts from the end if it is negative.
+    pub fn start_of(&self, offset: i64) -> u64 {
+        match u64::try_from(offset) {
             Ok(offset) => offset.min(self.total),
             Err(_) => self.total.saturating_sub(offset.unsigned_abs()),
-        };
+        }
+    }
+
+    /// Up to `most` bytes from `offset` on; a negative offset counts from the end. Bytes that are gone are skipped.
+    pub fn read(&self, offset: i64, most: usize) -> Piece {
+        let start = self.start_of(offset);
         let tail_start = self.total - self.tail.len() as u64;
         let head_end = self.head.len() as u64;
         let (bytes, offset): (Vec<u8>, u64) = if start < head_end {

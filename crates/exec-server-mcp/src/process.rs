@@ -6,17 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use exec_server_client::{ProcessEvent, ProcessEvents, ProcessExit, ProcessSession};
+use exec_server_protocol::process::{OutputView, ProcessReadResponse};
 use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::call::Answer;
 use crate::caller::Viewer;
-use crate::output_log::OutputLog;
+use crate::output_log::{OutputLog, Piece};
 
 /// The longest wait of a call: clients give up after a minute.
 const MAX_YIELD_MS: u64 = 50_000;
 /// Output that still comes after the exit is waited for this long.
 const AFTER_EXIT: Duration = Duration::from_millis(250);
+/// An answer waits for the spool so long: the link may be lost, and what is kept here is there at once.
+const SPOOL_TIME: Duration = Duration::from_secs(5);
 /// Between SIGTERM and SIGKILL.
 pub const GRACE: Duration = Duration::from_secs(2);
 
@@ -27,6 +30,8 @@ pub struct Process {
     pub viewer: Viewer,
     command: String,
     pub session: ProcessSession,
+    /// Whether the exec-server keeps the output in a spool as well.
+    has_spool: bool,
     state: Mutex<State>,
     /// Changes whenever the state does.
     version: watch::Sender<u64>,
@@ -61,6 +66,14 @@ struct Report {
     all_available: bool,
 }
 
+/// How long a call waits for a command.
+#[derive(Debug, PartialEq, Eq)]
+enum Wait {
+    Over,
+    Until(Instant),
+    Open,
+}
+
 /// One line of the list of commands.
 #[derive(Serialize)]
 pub struct Listed {
@@ -73,12 +86,14 @@ pub struct Listed {
 }
 
 impl Process {
-    /// Follows a command that was started.
+    /// Follows a command that was started; `note_end` gets its end and the bytes kept of its output, whenever these change.
     pub fn follow(
         id: String,
         viewer: Viewer,
         command: String,
         session: ProcessSession,
+        has_spool: bool,
+        note_end: impl Fn(Instant, usize) + Send + 'static,
     ) -> Arc<Self> {
         let events = session.paced_events_after(0);
         let process = Arc::new(Self {
@@ -86,10 +101,11 @@ impl Process {
             viewer,
             command,
             session,
+            has_spool,
             state: Mutex::default(),
             version: watch::Sender::new(0),
         });
-        tokio::spawn(follow(process.clone(), events));
+        tokio::spawn(follow(process.clone(), events, note_end));
         process
     }
 
@@ -125,44 +141,90 @@ impl Process {
         let mut version = self.version.subscribe();
         loop {
             version.borrow_and_update();
-            let has_exited = {
-                let state = self.lock();
-                let has_more = seen.is_some_and(|seen| state.log.total() > seen);
-                if state.is_closed || state.failure.is_some() || has_more {
-                    return;
+            let wait = self.lock().wait(seen);
+            match wait {
+                Wait::Over => return,
+                Wait::Until(end) => {
+                    let changed = tokio::time::timeout_at(end.into(), version.changed()).await;
+                    if !matches!(changed, Ok(Ok(()))) {
+                        return;
+                    }
                 }
-                state.exit.is_some()
-            };
-            // A child of the command may keep its output open for long.
-            if has_exited {
-                let _ = tokio::time::timeout(AFTER_EXIT, version.changed()).await;
-                if self.lock().exit.is_some() {
-                    return;
+                Wait::Open => {
+                    if version.changed().await.is_err() {
+                        return;
+                    }
                 }
-            } else if version.changed().await.is_err() {
-                return;
             }
         }
     }
 
     /// The state, with the beginning and the end of the output after `from`.
-    pub fn report(&self, from: u64, most: usize) -> Answer {
-        let state = self.lock();
-        let (output, omitted) = state.log.summary(from, most);
-        let next_offset = state.log.total();
-        self.answer(&state, output, omitted, next_offset)
+    pub async fn report(&self, from: u64, most: usize) -> Answer {
+        let ((output, omitted), next_offset) = {
+            let state = self.lock();
+            (state.log.summary(from, most), state.log.total())
+        };
+        self.answer(output, omitted, next_offset).await
     }
 
     /// The state, with a piece of the output.
-    pub fn report_piece(&self, offset: i64, most: usize) -> Answer {
-        let state = self.lock();
-        let piece = state.log.read(offset, most);
+    pub async fn report_piece(&self, offset: i64, most: usize) -> Answer {
+        let (start, mut piece) = {
+            let log = &self.lock().log;
+            (log.start_of(offset), log.read(offset, most))
+        };
+        if piece.offset > start
+            && let Some(spooled) = self.read_spool(start, most).await
+            && spooled.offset < piece.offset
+        {
+            piece = spooled;
+        }
         let output = String::from_utf8_lossy(&piece.bytes).into_owned();
-        let omitted = u64::try_from(offset).map_or(0, |wanted| piece.offset.saturating_sub(wanted));
-        self.answer(&state, output, omitted, piece.next_offset)
+        self.answer(output, piece.offset - start, piece.next_offset).await
     }
 
-    fn answer(&self, state: &State, output: String, omitted: u64, next_offset: u64) -> Answer {
+    /// A piece of the output from the spool of the exec-server, if it has one there or behind it.
+    async fn read_spool(&self, start: u64, most: usize) -> Option<Piece> {
+        let most_bytes = u64::try_from(most).unwrap_or(u64::MAX);
+        let read = self.view(OutputView::Offset(start), most_bytes).await?;
+        let mut chunks = read.chunks.into_iter().filter(|chunk| !chunk.chunk.0.is_empty());
+        let first = chunks.next()?;
+        let (offset, mut bytes) = (first.offset?.max(start), first.chunk.0);
+        for chunk in chunks {
+            // What was evicted during the read is the next piece.
+            if chunk.offset != Some(offset + bytes.len() as u64) {
+                break;
+            }
+            bytes.extend_from_slice(&chunk.chunk.0);
+        }
+        bytes.truncate(most);
+        let next_offset = offset + bytes.len() as u64;
+        Some(Piece { bytes, offset, next_offset })
+    }
+
+    /// What the exec-server keeps; none if that cannot be read now.
+    async fn view(&self, view: OutputView, most: u64) -> Option<ProcessReadResponse> {
+        // After a gap the offsets of the exec-server differ from those here.
+        if !self.has_spool || self.lock().log.has_gap() {
+            return None;
+        }
+        let read = self.session.read_view(view, Some(most));
+        tokio::time::timeout(SPOOL_TIME, read).await.ok()?.ok()
+    }
+
+    /// Whether every byte of the output can still be read, here or at the exec-server.
+    async fn has_all(&self) -> bool {
+        if self.lock().log.is_complete() {
+            return true;
+        }
+        let extent = self.view(OutputView::HeadBytes(1), 1).await.and_then(|read| read.extent);
+        extent.is_some_and(|extent| extent.first_offset == 0 && extent.spool_failure.is_none())
+    }
+
+    async fn answer(&self, output: String, omitted: u64, next_offset: u64) -> Answer {
+        let all_available = self.has_all().await;
+        let state = self.lock();
         let running = state.ended.is_none();
         let status = match (&state.failure, &state.exit) {
             (Some(reason), _) => format!("the process cannot be followed any further: {reason}"),
@@ -181,7 +243,7 @@ impl Process {
             total_bytes: state.log.total(),
             omitted_bytes: omitted,
             next_offset,
-            all_available: state.log.is_complete(),
+            all_available,
             output,
         };
         Answer::new(format!("{}\n[{status}]", report.output.trim_end_matches('\n')), &report)
@@ -201,25 +263,71 @@ impl Process {
 }
 
 /// Collects the events of a command until nothing more comes.
-async fn follow(process: Arc<Process>, mut events: ProcessEvents) {
+async fn follow(
+    process: Arc<Process>,
+    mut events: ProcessEvents,
+    note_end: impl Fn(Instant, usize) + Send,
+) {
     while let Some(event) = events.next().await {
-        {
+        let (ended, bytes) = {
             let mut state = process.lock();
-            match event {
-                ProcessEvent::Output { bytes, .. } => state.log.push(&bytes),
-                ProcessEvent::Exited { exit, .. } => {
-                    state.exit = Some(exit);
-                    state.ended = Some(Instant::now());
-                }
-                ProcessEvent::Closed { .. } => state.is_closed = true,
-                ProcessEvent::Gap(_) => state.log.note_gap(),
-                ProcessEvent::ResyncRequired => {}
-                ProcessEvent::Failed(reason) => {
-                    state.failure = Some(reason.to_string());
-                    state.ended = Some(Instant::now());
-                }
-            }
+            state.handle_event(event);
+            (state.ended, state.log.retained_bytes())
+        };
+        if let Some(ended) = ended {
+            note_end(ended, bytes);
         }
         process.version.send_modify(|version| *version += 1);
+    }
+}
+
+impl State {
+    /// How long a call waits for the end, or, with `seen`, for more output than that.
+    fn wait(&self, seen: Option<u64>) -> Wait {
+        let has_more = seen.is_some_and(|seen| self.log.total() > seen);
+        match self.ended {
+            _ if has_more || self.is_closed || self.failure.is_some() => Wait::Over,
+            // A child of the command may keep its output open for long.
+            Some(ended) => Wait::Until(ended + AFTER_EXIT),
+            None => Wait::Open,
+        }
+    }
+
+    fn handle_event(&mut self, event: ProcessEvent) {
+        match event {
+            ProcessEvent::Output { bytes, .. } => self.log.push(&bytes),
+            ProcessEvent::Exited { exit, .. } => {
+                self.exit = Some(exit);
+                self.ended = Some(Instant::now());
+            }
+            ProcessEvent::Closed { .. } => self.is_closed = true,
+            ProcessEvent::Gap(_) => self.log.note_gap(),
+            ProcessEvent::ResyncRequired => {}
+            ProcessEvent::Failed(reason) => {
+                self.failure = Some(reason.to_string());
+                self.ended.get_or_insert_with(Instant::now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_after_the_exit_is_waited_for_until_the_streams_end() {
+        let mut state = State::default();
+        assert_eq!(state.wait(None), Wait::Open);
+        let ended = Instant::now();
+        state.ended = Some(ended);
+        for piece in [&b"late"[..], b"later"] {
+            state.log.push(piece);
+            assert_eq!(state.wait(None), Wait::Until(ended + AFTER_EXIT));
+        }
+        assert_eq!(state.wait(Some(4)), Wait::Over);
+        assert_eq!(state.wait(Some(9)), Wait::Until(ended + AFTER_EXIT));
+        state.is_closed = true;
+        assert_eq!(state.wait(Some(9)), Wait::Over);
     }
 }

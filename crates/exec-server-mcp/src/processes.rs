@@ -1,12 +1,13 @@
 //! The tools about commands, and the table of commands that were started. Finished commands stay readable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use exec_server_client::ProcessSession;
+use exec_server_client::{ExecServerError, ProcessSession};
+use exec_server_protocol::duration::millis;
 use exec_server_protocol::process::{
-    EnvInherit, EnvPolicy, ProcessSignal, ProcessStartParams, TerminalSize,
+    EnvInherit, EnvPolicy, OutputSpool, ProcessSignal, ProcessStartParams, TerminalSize,
 };
 
 use crate::Shared;
@@ -31,13 +32,24 @@ const MAX_FINISHED_BYTES: usize = 256 * 1024 * 1024;
 /// The commands of one MCP server.
 #[derive(Default)]
 pub struct Processes {
-    by_id: Mutex<Table>,
+    table: Arc<Mutex<Table>>,
 }
 
 #[derive(Default)]
 struct Table {
+    /// In the order of their starts.
     processes: BTreeMap<u64, Arc<Process>>,
+    numbers: HashMap<String, u64>,
+    finished: Finished,
     last: u64,
+}
+
+/// Which commands have ended, and how much output they keep.
+#[derive(Debug, Default)]
+struct Finished {
+    /// Bytes that a command keeps, by its end and its number.
+    by_end: BTreeMap<(Instant, u64), usize>,
+    bytes: usize,
 }
 
 impl Shared {
@@ -50,8 +62,17 @@ impl Shared {
         let arguments = arguments?;
         self.processes.make_room()?;
         let cwd = self.paths.resolve(arguments.cwd.as_deref().unwrap_or("."))?;
-        let session = self.client.start(self.start_params(&arguments, &cwd).await?).await?;
-        let process = self.processes.add(caller.viewer, arguments.command, session);
+        let mut params = self.start_params(&arguments, &cwd).await?;
+        let session = match self.client.start(params.clone()).await {
+            // Without a spool, the middle of a large output is lost and reported.
+            Err(error) if has_no_spool(&error) => {
+                params.output_spool = None;
+                self.client.start(params.clone()).await?
+            }
+            started => started?,
+        };
+        let has_spool = params.output_spool.is_some();
+        let process = self.processes.add(caller.viewer, arguments.command, session, has_spool);
         process.wait(arguments.yield_ms.unwrap_or(DEFAULT_YIELD_MS), None).await;
         Ok(process)
     }
@@ -62,6 +83,8 @@ impl Shared {
         cwd: &str,
     ) -> Result<ProcessStartParams, ToolError> {
         let sandbox = self.sandbox.as_ref().map(serde_json::to_value);
+        let can = self.info.as_ref().map(|info| info.capabilities).unwrap_or_default();
+        let has_spool = can.process_output_spool;
         Ok(ProcessStartParams {
             process_id: uuid::Uuid::new_v4().to_string().into(),
             argv: vec![self.shell.clone(), "-c".to_owned(), arguments.command.clone()],
@@ -83,10 +106,10 @@ impl Shared {
             output_retention: None,
             limits: None,
             wait_when_detached: false,
-            closed_retention_ms: None,
+            closed_retention_ms: (has_spool && can.session_linger).then_some(millis(KEPT)),
             unique_id: false,
             user: None,
-            output_spool: None,
+            output_spool: has_spool.then(OutputSpool::default),
             detailed: false,
         })
     }
@@ -100,8 +123,8 @@ impl Shared {
         }
         let most = arguments.max_bytes.unwrap_or(self.max_output).min(self.max_output);
         match arguments.offset {
-            None => Ok(process.report(0, most)),
-            Some(offset) => Ok(process.report_piece(offset, most)),
+            None => Ok(process.report(0, most).await),
+            Some(offset) => Ok(process.report_piece(offset, most).await),
         }
     }
 
@@ -116,7 +139,7 @@ impl Shared {
             process.session.close_stdin().await.map_err(no_input)?;
         }
         process.wait(arguments.yield_ms.unwrap_or(INPUT_YIELD_MS), Some(from)).await;
-        Ok(process.report(from, self.max_output))
+        Ok(process.report(from, self.max_output).await)
     }
 
     pub async fn stop_process(
@@ -132,7 +155,7 @@ impl Shared {
             StopSignal::Kill => drop(process.session.terminate(None).await?),
         }
         process.wait(u64::try_from(GRACE.as_millis()).unwrap_or(0) * 2, None).await;
-        Ok(process.report(from, self.max_output))
+        Ok(process.report(from, self.max_output).await)
     }
 
     pub fn list_processes(
@@ -166,14 +189,25 @@ impl Shared {
     }
 }
 
-fn no_input(error: exec_server_client::ExecServerError) -> ToolError {
+fn no_input(error: ExecServerError) -> ToolError {
     ToolError(format!(
         "{error}; start the command with `stdin: true` or `tty: true` to write to it"
     ))
 }
 
+/// Whether a process cannot have a spool, but could run without one.
+fn has_no_spool(error: &ExecServerError) -> bool {
+    matches!(error.kind(), Some("spools_full" | "spool_unavailable"))
+}
+
 impl Processes {
-    fn add(&self, viewer: Viewer, command: String, session: ProcessSession) -> Arc<Process> {
+    fn add(
+        &self,
+        viewer: Viewer,
+        command: String,
+        session: ProcessSession,
+        has_spool: bool,
+    ) -> Arc<Process> {
         let mut table = self.lock();
         table.last += 1;
         let number = table.last;
@@ -181,44 +215,35 @@ impl Processes {
             Viewer::Only => format!("p{number}"),
             Viewer::OneOf(_) => format!("p{}", uuid::Uuid::new_v4().simple()),
         };
-        let process = Process::follow(id, viewer, command, session);
+        let shared = self.table.clone();
+        let note_end = move |ended, bytes| lock(&shared).note_finished(number, ended, bytes);
+        let process = Process::follow(id.clone(), viewer, command, session, has_spool, note_end);
         table.processes.insert(number, process.clone());
+        table.numbers.insert(id, number);
         process
     }
 
     /// Forgets finished commands that are old or too many; an error if too many run.
     fn make_room(&self) -> Result<(), ToolError> {
         let mut table = self.lock();
-        let mut finished: Vec<(Instant, u64, usize)> = table
-            .processes
-            .iter()
-            .filter_map(|(number, process)| {
-                let state = process.lock();
-                state.ended.map(|ended| (ended, *number, state.log.retained_bytes()))
-            })
-            .collect();
-        if table.processes.len() - finished.len() >= MAX_RUNNING {
+        if table.processes.len() - table.finished.by_end.len() >= MAX_RUNNING {
             return Err(ToolError(format!(
                 "{MAX_RUNNING} commands are running; stop some with stop_process"
             )));
         }
-        finished.sort_unstable();
-        let mut bytes: usize = finished.iter().map(|(.., bytes)| bytes).sum();
-        let mut count = finished.len();
-        for (ended, number, size) in finished {
-            let is_old = ended.elapsed() >= KEPT;
-            if !(is_old || count > MAX_FINISHED || bytes > MAX_FINISHED_BYTES) {
-                break;
+        let now = Instant::now();
+        while let Some(number) = table.finished.take_excess(now) {
+            if let Some(process) = table.processes.remove(&number) {
+                table.numbers.remove(process.id());
             }
-            table.processes.remove(&number);
-            (count, bytes) = (count - 1, bytes - size);
         }
         Ok(())
     }
 
     fn find(&self, id: &str) -> Result<Arc<Process>, ToolError> {
-        let found = self.lock().processes.values().find(|process| process.id() == id).cloned();
-        found.ok_or_else(|| {
+        let table = self.lock();
+        let found = table.numbers.get(id).and_then(|number| table.processes.get(number));
+        found.cloned().ok_or_else(|| {
             ToolError(format!("there is no process `{id}`; list_processes shows the ids"))
         })
     }
@@ -230,7 +255,7 @@ impl Processes {
     /// Ends all commands that run.
     pub async fn end_all(&self) {
         for process in self.all() {
-            if process.lock().ended.is_none() {
+            if process.is_running() {
                 // The link may be gone; then the session ends by itself.
                 let _ = process.session.terminate(None).await;
             }
@@ -238,6 +263,70 @@ impl Processes {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.by_id.lock().expect("no holder panics")
+        lock(&self.table)
+    }
+}
+
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().expect("no holder panics")
+}
+
+impl Table {
+    fn note_finished(&mut self, number: u64, ended: Instant, bytes: usize) {
+        // Output can follow after the command was forgotten.
+        if self.processes.contains_key(&number) {
+            self.finished.note(number, ended, bytes);
+        }
+    }
+}
+
+impl Finished {
+    /// Enters a command that has ended, or the output that it has got since.
+    fn note(&mut self, number: u64, ended: Instant, bytes: usize) {
+        let before = self.by_end.insert((ended, number), bytes).unwrap_or(0);
+        self.bytes = self.bytes - before + bytes;
+    }
+
+    /// Takes out the command that ended first, if it is old or there are too many.
+    fn take_excess(&mut self, now: Instant) -> Option<u64> {
+        let first = self.by_end.first_entry()?;
+        let is_old = now.saturating_duration_since(first.key().0) >= KEPT;
+        let ((_, number), bytes) = match is_old || self.bytes > MAX_FINISHED_BYTES {
+            true => first.remove_entry(),
+            false if self.by_end.len() > MAX_FINISHED => self.by_end.pop_first()?,
+            false => return None,
+        };
+        self.bytes -= bytes;
+        Some(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(finished: &mut Finished, now: Instant) -> Vec<u64> {
+        std::iter::from_fn(|| finished.take_excess(now)).collect()
+    }
+
+    #[test]
+    fn finished_commands_are_forgotten_by_age_number_and_size_in_the_order_of_their_ends() {
+        let begin = Instant::now();
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        let mut finished = Finished::default();
+        finished.note(1, at(2), 10);
+        finished.note(2, at(1), 10);
+        assert_eq!(taken(&mut finished, at(3)), Vec::<u64>::new());
+        assert_eq!(taken(&mut finished, at(1) + KEPT), [2]);
+        // Further output of a command counts once.
+        finished.note(1, at(2), MAX_FINISHED_BYTES);
+        finished.note(3, at(3), 1);
+        assert_eq!(taken(&mut finished, at(3)), [1]);
+        assert_eq!(finished.bytes, 1);
+        for number in 0..MAX_FINISHED as u64 {
+            finished.note(10 + number, at(4), 0);
+        }
+        assert_eq!(taken(&mut finished, at(5)), [3]);
+        assert_eq!(finished.bytes, 0);
     }
 }

@@ -43,7 +43,7 @@ impl Tasks {
             Box::pin(async move {
                 tokio::select! {
                     () = process.settled(None) => {
-                        Ok(call::result(Ok(process.report(0, max_output))))
+                        Ok(call::result(Ok(process.report(0, max_output).await)))
                     }
                     () = context.cancelled() => {
                         process.stop().await;

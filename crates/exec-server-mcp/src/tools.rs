@@ -31,9 +31,7 @@ pub fn selected(options: &McpOptions) -> Result<Vec<Tool>, McpError> {
         let is_allowed =
             options.allow.as_ref().is_none_or(|it| it.iter().any(|name| *name == tool.name));
         let is_harmless = effect == Effect::Reads || !options.read_only;
-        // A watch is not confined by a sandbox.
-        let is_confined = tool.name != "wait_for_change" || options.sandbox.is_none();
-        is_allowed && is_harmless && is_confined
+        is_allowed && is_harmless
     };
     Ok(all
         .into_iter()
@@ -137,7 +135,7 @@ fn table() -> Vec<(Tool, Effect)> {
             &["path"],
             &json!({
                 "path": {"type": "string"}, "content": {"type": "string"}, "start_line": {"type": "integer"},
-                "end_line": {"type": "integer"}, "total_lines": {"type": "integer"}, "version": optional("string"),
+                "end_line": {"type": "integer"}, "total_lines": optional("integer"), "version": optional("string"),
             }),
             &["path", "content", "total_lines"],
         ),

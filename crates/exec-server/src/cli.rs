@@ -199,7 +199,10 @@ pub fn run(command: ClientCommand) -> ExitCode {
     // Only `cp` writes local files, so only `cp` waits for pending disk writes.
     let is_copy = matches!(command, ClientCommand::Cp(_));
     let shutdown_timeout = if is_copy { LAST_WRITES } else { LAST_WRITES_OF_INTERRUPTED };
-    let result = with_runtime(shutdown_timeout, perform(command));
+    // MCP messages pass through several tasks, and each poll for events between them is a system call.
+    let is_mcp = matches!(command, ClientCommand::Mcp(_));
+    let event_interval = if is_mcp { EVENT_INTERVAL_OF_MCP } else { EVENT_INTERVAL };
+    let result = with_runtime(shutdown_timeout, event_interval, perform(command));
     // An interrupted user waits for the prompt, not for a collector.
     if !matches!(result, Err(Failure::Interrupted(_))) {
         let code = |failure: &Failure| failure.exit_code(is_like_the_command);
@@ -210,7 +213,7 @@ pub fn run(command: ClientCommand) -> ExitCode {
 
 /// Runs `work` on a new runtime and prints its failure.
 pub fn finish(work: impl Future<Output = Result<u8, Failure>>) -> ExitCode {
-    conclude(with_runtime(LAST_WRITES, work), false)
+    conclude(with_runtime(LAST_WRITES, EVENT_INTERVAL, work), false)
 }
 
 fn conclude(result: Result<u8, Failure>, is_like_the_command: bool) -> ExitCode {
@@ -228,8 +231,14 @@ const LAST_WRITES: Duration = Duration::from_secs(2);
 /// The same after an interrupt: the user waits for the prompt.
 const LAST_WRITES_OF_INTERRUPTED: Duration = Duration::from_millis(50);
 
+/// Tasks after which a runtime looks for signals and input; the default of tokio delays Ctrl-C during a copy.
+const EVENT_INTERVAL: u32 = 2;
+/// The default of tokio.
+const EVENT_INTERVAL_OF_MCP: u32 = 61;
+
 fn with_runtime(
     shutdown_timeout: Duration,
+    event_interval: u32,
     work: impl Future<Output = Result<u8, Failure>>,
 ) -> Result<u8, Failure> {
     // Logging is opt-in, because stderr carries the output of the remote command.
@@ -238,8 +247,7 @@ fn with_runtime(
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // Polls for signals after every two tasks; the default of 61 delays Ctrl-C during a copy.
-        .event_interval(2)
+        .event_interval(event_interval)
         .build()
         .map_err(|source| Failure::local("could not start the runtime", source))?;
     let result = runtime.block_on(work);

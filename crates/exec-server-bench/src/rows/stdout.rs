@@ -9,6 +9,7 @@ use crate::ledger::Content;
 use crate::process_tree::Usage;
 use crate::row::rows;
 use crate::scene::{Readings, Scene};
+use crate::stats::percentile;
 use crate::transfer::Transfer;
 
 rows! {
@@ -23,18 +24,29 @@ rows! {
     FOUR_CPU = "stdout.four-cpu": "… server CPU", Lower "s/GiB";
 }
 
+/// One process without a spool and one with it alternate, because the bar between them is narrower than the noise.
+const PAIRS: u64 = 3;
+
 /// `head -c` of zeros.
 pub const GROUP: Group = Group { name: "stdout", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let total = scene.effort.pick(512_u64 << 20, 128 << 20);
-    let (one, chunks) = run(scene, readings, 1, total, Kept::InMemory)?;
-    readings.enter(ONE, one.megabytes_per_second());
-    readings.enter(ONE_CPU, one.cpu_per_gib());
-    readings.enter(CHUNK, one.bytes as f64 / chunks as f64);
-    let (spooled, _) = run(scene, readings, 1, total, Kept::InSpool)?;
-    readings.enter(SPOOL, spooled.megabytes_per_second());
-    readings.enter(SPOOL_CPU, spooled.cpu_per_gib());
+    let (mut plain, mut spooled) = (Vec::new(), Vec::new());
+    for _ in 0..scene.effort.pick(PAIRS, 1) {
+        let (one, chunks) = run(scene, readings, 1, total, Kept::InMemory)?;
+        readings.enter(CHUNK, one.bytes as f64 / chunks as f64);
+        plain.push(one);
+        spooled.push(run(scene, readings, 1, total, Kept::InSpool)?.0);
+    }
+    for (transfers, speed, cpu) in [(plain, ONE, ONE_CPU), (spooled, SPOOL, SPOOL_CPU)] {
+        let median = |of: fn(&Transfer) -> f64| {
+            let values: Vec<f64> = transfers.iter().map(of).collect();
+            percentile(&values, 0.5)
+        };
+        readings.enter(speed, median(Transfer::megabytes_per_second));
+        readings.enter(cpu, median(Transfer::cpu_per_gib));
+    }
     let (four, _) = run(scene, readings, 4, total, Kept::InMemory)?;
     readings.enter(FOUR, four.megabytes_per_second());
     readings.enter(FOUR_CPU, four.cpu_per_gib());

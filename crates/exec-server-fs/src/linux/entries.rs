@@ -11,15 +11,20 @@ use rustix::io::Errno;
 /// Reads directories one after another with the same buffer.
 pub struct EntryReader {
     buffer: Vec<u8>,
+    /// Names that were read ahead, each with its end, and their types.
+    ahead: Vec<u8>,
+    kinds: Vec<FileType>,
 }
 
 /// About 1600 entries of usual length per system call; small enough for the allocator to keep the block.
 const BUFFER_BYTES: usize = 64 * 1024;
+/// Names that are read ahead; larger directories are rare.
+const MAX_AHEAD: usize = 2000;
 
 impl EntryReader {
     /// Allocates the buffer.
     pub fn new() -> Self {
-        Self { buffer: Vec::with_capacity(BUFFER_BYTES) }
+        Self { buffer: Vec::with_capacity(BUFFER_BYTES), ahead: Vec::new(), kinds: Vec::new() }
     }
 
     /// Calls `visit` for every name except `.` and `..`, from the current position of `dir`, in file system order.
@@ -31,18 +36,91 @@ impl EntryReader {
         mut visit: impl FnMut(&CStr, FileType) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut entries = RawDir::new(dir, self.buffer.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
-            match entry {
-                Ok(entry) if is_itself_or_parent(entry.file_name()) => {}
-                Ok(entry) => visit(entry.file_name(), entry.file_type())?,
-                Err(Errno::INTR) => {}
-                // The directory was removed after it was opened, so it has no more names.
-                Err(Errno::NOENT) => return Ok(()),
-                Err(error) => return Err(io::Error::from(error).into()),
+        read_on(&mut entries, |name, kind| visit(name, kind).map(|()| true)).map(drop)
+    }
+
+    /// Reads names ahead of their visit, so that the caller can look for some of them first.
+    pub fn read_ahead<'a>(&'a mut self, dir: BorrowedFd<'a>) -> NamesAhead<'a> {
+        let Self { buffer, ahead, kinds } = self;
+        ahead.clear();
+        kinds.clear();
+        let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
+        let read = read_on(&mut entries, |name, kind| {
+            ahead.extend_from_slice(name.to_bytes_with_nul());
+            kinds.push(kind);
+            Ok(kinds.len() < MAX_AHEAD)
+        });
+        let rest = match read {
+            Ok(true) => Rest::More,
+            Ok(false) => Rest::Nothing,
+            Err(error) => Rest::Failed(error),
+        };
+        NamesAhead { entries, ahead, kinds, rest }
+    }
+}
+
+/// A directory whose first names were read.
+pub struct NamesAhead<'a> {
+    entries: RawDir<'a, BorrowedFd<'a>>,
+    ahead: &'a [u8],
+    kinds: &'a [FileType],
+    rest: Rest,
+}
+
+/// What follows the names that were read ahead.
+enum Rest {
+    Nothing,
+    More,
+    Failed(io::Error),
+}
+
+impl NamesAhead<'_> {
+    /// Whether the directory can have a name of this kind; certain only where it is small.
+    pub fn may_have(&self, is_wanted: impl Fn(&[u8]) -> bool) -> bool {
+        !matches!(self.rest, Rest::Nothing) || self.ahead.split(|byte| *byte == 0).any(is_wanted)
+    }
+
+    /// Visits every name, as [`EntryReader::read`] does.
+    pub fn visit<E: From<io::Error>>(
+        mut self,
+        mut visit: impl FnMut(&CStr, FileType) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut ahead = self.ahead;
+        for kind in self.kinds {
+            let name = CStr::from_bytes_until_nul(ahead).expect("each name has its end");
+            ahead = &ahead[name.count_bytes() + 1..];
+            visit(name, *kind)?;
+        }
+        match self.rest {
+            Rest::Nothing => Ok(()),
+            Rest::Failed(error) => Err(error.into()),
+            Rest::More => {
+                read_on(&mut self.entries, |name, kind| visit(name, kind).map(|()| true)).map(drop)
             }
         }
-        Ok(())
     }
+}
+
+/// Reads entries except `.` and `..` until `visit` returns false; whether that was before the end.
+fn read_on<E: From<io::Error>>(
+    entries: &mut RawDir<BorrowedFd>,
+    mut visit: impl FnMut(&CStr, FileType) -> Result<bool, E>,
+) -> Result<bool, E> {
+    while let Some(entry) = entries.next() {
+        match entry {
+            Ok(entry) if is_itself_or_parent(entry.file_name()) => {}
+            Ok(entry) => {
+                if !visit(entry.file_name(), entry.file_type())? {
+                    return Ok(true);
+                }
+            }
+            Err(Errno::INTR) => {}
+            // The directory was removed after it was opened, so it has no more names.
+            Err(Errno::NOENT) => return Ok(false),
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+    }
+    Ok(false)
 }
 
 /// Opens a directory for reading its names; links are followed.
@@ -123,6 +201,33 @@ mod tests {
             }
             let names = names_of(&open(place).unwrap());
             assert!(names.keys().map(|name| name.to_str().unwrap()).eq(wanted));
+        });
+    }
+
+    #[test]
+    fn names_that_are_read_ahead_are_visited_once_in_small_and_large_directories() {
+        in_each_place(|place| {
+            for (count, is_small) in [(10, true), (MAX_AHEAD + 100, false)] {
+                let directory = place.join(count.to_string());
+                fs::create_dir(&directory).unwrap();
+                for number in 0..count {
+                    fs::write(directory.join(number.to_string()), "").unwrap();
+                }
+                let dir = open(&directory).unwrap();
+                let mut reader = EntryReader::new();
+                let ahead = reader.read_ahead(dir.as_fd());
+                assert!(ahead.may_have(|name| name == b"7"));
+                // A name that is not among the first ones of a large directory may still follow.
+                assert_eq!(ahead.may_have(|name| name == b"missing"), !is_small);
+                let mut names = Vec::new();
+                let outcome: io::Result<()> = ahead.visit(|name, _| {
+                    names.push(name.to_str().unwrap().parse::<usize>().unwrap());
+                    Ok(())
+                });
+                outcome.unwrap();
+                names.sort_unstable();
+                assert!(names.into_iter().eq(0..count));
+            }
         });
     }
 

@@ -193,7 +193,7 @@ fn fork_child(
     // SAFETY: the kernel has just made this descriptor for us.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     drop(theirs);
-    let outcome = await_exec(&report);
+    let outcome = await_exec(&report, EXEC_TIME);
     if let Ok(None) = outcome {
         return Ok((pid, pidfd));
     }
@@ -207,10 +207,10 @@ fn fork_child(
 }
 
 /// Waits until the child has closed the pipe by its exec, or has written its failure.
-fn await_exec(report: &OwnedFd) -> io::Result<Option<Failure>> {
+fn await_exec(report: &OwnedFd, time: Duration) -> io::Result<Option<Failure>> {
     let begin = Instant::now();
     loop {
-        let left = EXEC_TIME.saturating_sub(begin.elapsed());
+        let left = time.saturating_sub(begin.elapsed());
         let timeout =
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         match poll(&mut [PollFd::new(report, PollFlags::IN)], Some(&timeout)) {
@@ -440,5 +440,23 @@ fn unblock_signals() {
         let mut none = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_is_stopped_before_its_exec_is_not_waited_for_without_end() {
+        let (report, theirs) = rustix::pipe::pipe().unwrap();
+        let stopped = await_exec(&report, Duration::from_millis(1));
+        assert_eq!(stopped.err().map(|error| error.kind()), Some(io::ErrorKind::TimedOut));
+        let failure = Failure { step: Step::Cwd, errno: libc::ENOENT };
+        rustix::io::write(&theirs, &failure.to_bytes()).unwrap();
+        let reported = await_exec(&report, EXEC_TIME).unwrap().and_then(|it| it.error());
+        assert!(matches!(reported, Some(SpawnError::Cwd(_))), "{reported:?}");
+        drop(theirs);
+        assert!(await_exec(&report, EXEC_TIME).unwrap().is_none());
     }
 }

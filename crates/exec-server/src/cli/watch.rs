@@ -8,6 +8,7 @@ use super::failure::Failure;
 use super::format;
 use super::ls::{Clients, shown};
 use super::target::TargetOptions;
+use super::user_option::{self, UserOption};
 use crate::cli::completion;
 
 /// Arguments of `watch`.
@@ -22,6 +23,8 @@ pub struct WatchArguments {
     /// Print one JSON object per change.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    user: UserOption,
     #[command(flatten)]
     options: TargetOptions,
     /// A file or a directory of a server, as TARGET:PATH.
@@ -41,7 +44,9 @@ pub async fn run(arguments: WatchArguments) -> Result<u8, Failure> {
     let (client, path) = Clients::default().open(&arguments.options, &arguments.operand).await?;
     let name = shown(&path);
     let about = |error| Failure::from(error).about(name.clone());
-    let mut watch = client.fs().watch(path, arguments.recursive).await.map_err(about)?;
+    let user = arguments.user.name(&client).await?;
+    let files = user_option::files(&client, &user);
+    let mut watch = files.watch(path, arguments.recursive).await.map_err(about)?;
     let answer = watch.answer();
     if answer.skipped > 0 {
         let text = format!("{} directories cannot be read and are not watched", answer.skipped);

@@ -36,7 +36,12 @@ pub fn mcp(arguments: &[&str]) -> Command {
 impl Agent {
     /// Starts the server and shakes hands as in 2025-11-25.
     pub async fn start(server: &TestExecutor, arguments: &[&str]) -> Self {
-        let mut agent = Self::start_silently(&[arguments, &[server.url()]].concat());
+        Self::start_at(mcp(&[arguments, &[server.url()]].concat())).await
+    }
+
+    /// Starts a command and shakes hands as in 2025-11-25.
+    pub async fn start_at(command: Command) -> Self {
+        let mut agent = Self::spawn(command);
         let params = json!({
             "protocolVersion": "2025-11-25", "capabilities": {},
             "clientInfo": {"name": "test", "version": "1"},
@@ -49,7 +54,11 @@ impl Agent {
 
     /// Starts the server and says nothing.
     pub fn start_silently(arguments: &[&str]) -> Self {
-        let mut child = mcp(arguments).spawn().expect("the program can be started");
+        Self::spawn(mcp(arguments))
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.spawn().expect("the program can be started");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let stdin = child.stdin.take();
         Self { child, stdin, lines, next_id: 0, waiting: Vec::new() }
@@ -107,6 +116,18 @@ impl Agent {
     pub async fn request(&mut self, method: &str, params: Value) -> Value {
         let id = self.ask(method, params).await;
         self.reply(id).await
+    }
+
+    /// Reads a part of the output of a command, once the command has ended.
+    pub async fn read_ended(&mut self, id: &Value, more: Value) -> Value {
+        loop {
+            let mut arguments = json!({"process_id": id, "wait_ms": 30_000});
+            arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let read = self.call("read_output", arguments).await.unwrap();
+            if read["running"] == false {
+                return read;
+            }
+        }
     }
 
     /// Calls a tool; its data, or the text of its error.

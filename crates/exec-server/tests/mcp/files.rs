@@ -1,9 +1,11 @@
 //! The tools about files and the machine, and what confines them.
 
+use std::path::Path;
+
 use exec_server_testkit::TestExecutor;
 use serde_json::json;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, result};
 
 #[tokio::test]
 async fn files_are_read_written_edited_listed_and_searched() {
@@ -48,16 +50,18 @@ async fn files_are_read_written_edited_listed_and_searched() {
     assert!(agent.call("read_file", json!({"path": "binary"})).await.is_err());
     let machine = agent.call("machine_info", json!({})).await.unwrap();
     assert_eq!(machine["architecture"], std::env::consts::ARCH);
-    let id = agent
-        .ask(
-            "tools/call",
-            json!({"name": "wait_for_change", "arguments": {"path": ".", "wait_ms": 50_000}}),
-        )
-        .await;
+    see_a_change(&mut agent, directory.path()).await;
+}
+
+/// Waits for a change of the working directory, and makes some.
+async fn see_a_change(agent: &mut Agent, directory: &Path) {
+    let arguments = json!({"path": ".", "wait_ms": 50_000});
+    let wait = json!({"name": "wait_for_change", "arguments": arguments});
+    let id = agent.ask("tools/call", wait).await;
     // The watch begins at an unknown moment, so that changes are made until one is seen.
     let mut number = 0;
     let answer = loop {
-        std::fs::write(directory.path().join(format!("change{number}")), "").unwrap();
+        std::fs::write(directory.join(format!("change{number}")), "").unwrap();
         number += 1;
         let status = agent.call("file_info", json!({"path": "."})).await;
         assert!(status.is_ok());
@@ -65,7 +69,42 @@ async fn files_are_read_written_edited_listed_and_searched() {
             break answer;
         }
     };
-    assert!(!crate::agent::result(&answer).unwrap()["changes"].as_array().unwrap().is_empty());
+    let changes = result(&answer).unwrap()["changes"].clone();
+    let path = changes[0]["path"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    assert!(path.starts_with(directory.to_str().unwrap()), "{answer}");
+}
+
+#[tokio::test]
+async fn long_lines_large_files_and_long_lists_fit_into_answers() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = TestExecutor::builder().current_dir(directory.path()).start().await;
+    let mut agent = Agent::start(&server, &["--max-output", "1000"]).await;
+    let line = "ä".repeat(5_000_000);
+    std::fs::write(directory.path().join("line"), format!("x\n{line}\n")).unwrap();
+    let first = agent.call("read_file", json!({"path": "line"})).await.unwrap();
+    assert_eq!((&first["content"], &first["end_line"]), (&json!("x\n"), &json!(1)));
+    let read = json!({"name": "read_file", "arguments": {"path": "line", "start_line": 2}});
+    let answer = agent.request("tools/call", read).await;
+    let cut = result(&answer).unwrap();
+    assert_eq!((&cut["content"], &cut["total_lines"]), (&json!("ä".repeat(500)), &json!(2)));
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains("does not fit") && text.contains("cut -c"), "{text}");
+    // More than is read as a whole.
+    let large: String = (1..=2_500_000).map(|number| format!("{number:07}\n")).collect();
+    std::fs::write(directory.path().join("large"), large).unwrap();
+    let read = json!({"path": "large", "start_line": 2_000_000, "max_lines": 2});
+    let read = agent.call("read_file", read).await.unwrap();
+    assert_eq!(read["content"], "2000000\n2000001\n");
+    assert_eq!((&read["end_line"], &read["total_lines"]), (&json!(2_000_001), &json!(null)));
+    let write = json!({"path": "large", "content": "", "if_version": read["version"]});
+    agent.call("write_file", write).await.unwrap();
+    for number in 0..200 {
+        std::fs::write(directory.path().join(format!("file{number:03}")), "").unwrap();
+    }
+    let listed = agent.call("list_directory", json!({})).await.unwrap();
+    let entries = listed["entries"].as_array().unwrap().len();
+    assert!(entries > 5 && entries < 200, "{entries}");
+    assert_eq!(listed["complete"], false);
 }
 
 #[tokio::test]
@@ -135,4 +174,5 @@ async fn a_sandbox_confines_commands_and_files_by_the_kernel() {
     assert_eq!(std::fs::read_to_string(work.join("inside")).unwrap(), "newinside\n");
     let found = agent.call("search_files", json!({"pattern": "new"})).await.unwrap();
     assert_eq!(found["matches"].as_array().unwrap().len(), 1);
+    see_a_change(&mut agent, &work).await;
 }

@@ -3,7 +3,7 @@
 use exec_server_testkit::{FaultProxy, TestExecutor, eventually};
 use serde_json::json;
 
-use crate::agent::{Agent, result};
+use crate::agent::{Agent, mcp, result};
 
 #[tokio::test]
 async fn a_command_ends_within_its_call_or_goes_on() {
@@ -90,14 +90,57 @@ async fn much_output_is_shortened_and_can_be_read_by_offset() {
     );
 }
 
+/// Three times what the MCP server keeps itself; each line has 8 bytes.
+const FLOOD: &str = "seq -w 1 3000000";
+
+#[tokio::test]
+async fn the_middle_of_a_flood_is_read_by_offset() {
+    let server = TestExecutor::start().await;
+    let mut agent = Agent::start(&server, &["--max-output", "2000"]).await;
+    let started = agent.call("run_command", json!({"command": FLOOD})).await.unwrap();
+    let id = &started["process_id"];
+    let middle = json!({"offset": 12_000_000, "max_bytes": 16});
+    let middle = agent.read_ended(id, middle).await;
+    assert_eq!(middle["output"], "1500001\n1500002\n");
+    assert_eq!((&middle["next_offset"], &middle["omitted_bytes"]), (&json!(12_000_016), &json!(0)));
+    let whole = agent.read_ended(id, json!({})).await;
+    assert_eq!(
+        (&whole["total_bytes"], &whole["all_available"]),
+        (&json!(24_000_000), &json!(true))
+    );
+    assert!(whole["output"].as_str().unwrap().ends_with("3000000\n"), "{whole}");
+}
+
+#[tokio::test]
+async fn what_is_lost_of_a_flood_is_reported() {
+    let server = TestExecutor::start_with(&["--max-output-spool", "1048576"]).await;
+    let mut agent = Agent::start(&server, &[]).await;
+    let started = agent.call("run_command", json!({"command": FLOOD})).await.unwrap();
+    let id = &started["process_id"];
+    let middle = agent.read_ended(id, json!({"offset": 12_000_000, "max_bytes": 16})).await;
+    assert_eq!(middle["all_available"], false, "{middle}");
+    let (omitted, next) = (&middle["omitted_bytes"], &middle["next_offset"]);
+    assert_eq!(12_000_000 + omitted.as_u64().unwrap() + 16, next.as_u64().unwrap());
+    assert!(omitted.as_u64().unwrap() > 0, "{middle}");
+}
+
+#[tokio::test]
+async fn commands_run_also_when_no_spool_is_left() {
+    let server = TestExecutor::start_with(&["--max-output-spools", "1048576"]).await;
+    let mut agent = Agent::start(&server, &[]).await;
+    let command = json!({"command": "echo begin; read line", "stdin": true, "yield_ms": 0});
+    for _ in 0..2 {
+        let started = agent.call("run_command", command.clone()).await.unwrap();
+        let read = json!({"process_id": started["process_id"], "offset": 0, "wait_ms": 30_000});
+        assert_eq!(agent.call("read_output", read).await.unwrap()["output"], "begin\n");
+    }
+}
+
 #[tokio::test]
 async fn a_cut_link_is_resumed_below() {
     let server = TestExecutor::start().await;
     let cable = FaultProxy::to(server.url()).await;
-    let mut agent = Agent::start_silently(&[cable.url()]);
-    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    agent.request("initialize", params).await;
-    agent.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+    let mut agent = Agent::start_at(mcp(&[cable.url()])).await;
     let command = json!({"command": "for i in 1 2 3; do read line; echo $line; done", "stdin": true, "yield_ms": 0});
     let started = agent.call("run_command", command).await.unwrap();
     for number in 1..=3 {
@@ -147,10 +190,7 @@ async fn a_long_call_reports_progress_and_a_cancelled_one_leaves_its_command() {
 async fn a_thousand_calls_survive_cut_links_between_them() {
     let server = TestExecutor::start().await;
     let cable = FaultProxy::to(server.url()).await;
-    let mut agent = Agent::start_silently(&[cable.url()]);
-    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    agent.request("initialize", params).await;
-    agent.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+    let mut agent = Agent::start_at(mcp(&[cable.url()])).await;
     for number in 0..1000 {
         if number % 50 == 0 {
             cable.cut();

@@ -1,11 +1,14 @@
 //! Both eras of the protocol over both transports, and the configuration of clients.
 
+use std::time::Duration;
+
+use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::binary;
-use exec_server_testkit::{DEADLINE, TestExecutor};
+use exec_server_testkit::{DEADLINE, TestExecutor, TestRendezvous};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::process::Child;
+use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use crate::agent::{Agent, mcp, result};
@@ -38,6 +41,57 @@ async fn a_client_without_a_handshake_is_served_over_stdio() {
     let answer = agent.request("tools/call", params).await;
     assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
     assert_eq!(result(&answer).unwrap()["output"], "hi\n");
+}
+
+async fn says_hello(command: Command) {
+    let mut agent = Agent::start_at(command).await;
+    let done = agent.call("run_command", json!({"command": "echo hello"})).await.unwrap();
+    assert_eq!((&done["output"], &done["exit_code"]), (&json!("hello\n"), &json!(0)));
+}
+
+#[tokio::test]
+async fn a_server_on_a_unix_socket_is_a_target() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("unix://{}", folder.path().join("s").display());
+    let _server = TestExecutor::start_with(&["--listen", &url]).await;
+    says_hello(mcp(&[&url])).await;
+}
+
+#[tokio::test]
+async fn a_server_on_stdio_is_a_target() {
+    let state = tempfile::tempdir().unwrap();
+    let state = state.path().display();
+    let target = format!("stdio:{} --listen stdio --state-dir {state}", binary().display());
+    says_hello(mcp(&[&target])).await;
+}
+
+#[tokio::test]
+async fn an_executor_behind_a_relay_is_a_target() {
+    let rendezvous = TestRendezvous::start().await;
+    let state = tempfile::tempdir().unwrap();
+    let executor_token = rendezvous.token(TokenRole::Executor, "env").await;
+    let token = rendezvous.token(TokenRole::Harness, "env").await;
+    let mut executor = TestExecutor::builder();
+    executor.command().arg("--state-dir").arg(state.path().join("executor"));
+    let _executor = executor
+        .args(&["--remote", rendezvous.url(), "--environment-id", "env"])
+        .env("EXEC_SERVER_REMOTE_TOKEN", executor_token)
+        .spawn();
+    let attached = async {
+        let is_online = r#""online":true"#;
+        let ask =
+            || rendezvous.ask("GET", "/admin/environments", rendezvous.admin_token(), &Value::Null);
+        while !ask().await.body.contains(is_online) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(DEADLINE, attached).await.expect("the executor is attached");
+    let mut command = mcp(&["env:env"]);
+    command
+        .env("EXEC_SERVER_REMOTE_URL", rendezvous.url())
+        .env("EXEC_SERVER_REMOTE_TOKEN", token)
+        .env("EXEC_SERVER_STATE_DIR", state.path().join("client"));
+    says_hello(command).await;
 }
 
 /// An MCP server over HTTP, and its address.
@@ -112,6 +166,19 @@ async fn both_eras_are_served_over_http() {
     let headers = [("mcp-session-id", session.as_str()), ("mcp-protocol-version", "2025-11-25")];
     let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
     assert_eq!(post(&address, &headers, &initialized).await.0, 202);
+    let params = json!({"name": "run_command", "arguments": {"command": "echo $((40 + 2))"}});
+    let message = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params});
+    let (status, answer) = post(&address, &headers, &message).await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(result(&json_of(&answer)).unwrap()["output"], "42\n");
+    let unknown = [("mcp-session-id", "unknown"), headers[1]];
+    assert_eq!(post(&address, &unknown, &message).await.0, 404);
+}
+
+/// The JSON-RPC message in an answer.
+fn json_of(answer: &str) -> Value {
+    let body = answer.lines().find_map(|line| line.find("{\"jsonrpc\"").map(|at| &line[at..]));
+    serde_json::from_str(body.expect("an answer")).expect("JSON")
 }
 
 #[tokio::test]
@@ -123,8 +190,7 @@ async fn clients_that_share_a_server_do_not_see_the_processes_of_others() {
         let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
         let headers = [CURRENT[0], CURRENT[1], ("mcp-name", tool)];
         let (_, answer) = post(&address, &headers, &message).await;
-        let body = answer.lines().find_map(|line| line.find("{\"jsonrpc\"").map(|at| &line[at..]));
-        result(&serde_json::from_str(body.expect("an answer")).expect("JSON"))
+        result(&json_of(&answer))
     };
     let ran = ask("run_command", json!({"command": "echo secret"})).await.unwrap();
     let id = ran["process_id"].as_str().unwrap();

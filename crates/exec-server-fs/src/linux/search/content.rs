@@ -24,7 +24,7 @@ use rustix::fs::{FileType, OFlags, SeekFrom, fstat};
 use super::super::entries::kind_in;
 use super::open;
 use super::queue::{Batch, Item, Publish, Shared};
-use super::walk::{Directory, Visitor, Walk, path_uri};
+use super::walk::{Directory, Visitor, Walk, is_gone, path_uri};
 use crate::request::FsError;
 use crate::search::{ContentQuery, LinePattern};
 
@@ -138,7 +138,12 @@ struct Worker<'a> {
     batch: Batch,
     /// Files that are not counted in `shared` yet.
     visited: u64,
+    /// Small files since the thread last looked at the clock.
+    unpublished: usize,
 }
+
+/// Small files after which a thread looks at the clock; a large one counts as several.
+const PUBLISHED_AFTER: usize = 32;
 
 impl Visitor for Worker<'_> {
     const IS_COSTLY: bool = true;
@@ -153,7 +158,10 @@ impl Visitor for Worker<'_> {
             FilePath { directory: &directory.path, name: OsStr::from_bytes(name.to_bytes()) };
         let open = || walk.open(directory, name, OFlags::empty());
         self.search_file(path, open, walk.filter().max_file_bytes);
-        self.publish(Publish::Due)
+        match self.unpublished >= PUBLISHED_AFTER || self.batch.is_full() {
+            true => self.publish(Publish::Due),
+            false => true,
+        }
     }
 
     fn flush(&mut self) -> bool {
@@ -184,10 +192,12 @@ impl<'a> Worker<'a> {
             content: Vec::new(),
             batch: Batch::default(),
             visited: 0,
+            unpublished: 0,
         }
     }
 
     fn publish(&mut self, what: Publish) -> bool {
+        self.unpublished = 0;
         self.shared.visited.fetch_add(std::mem::take(&mut self.visited), Ordering::Relaxed);
         self.shared.publish(&mut self.batch, what)
     }
@@ -202,7 +212,7 @@ impl<'a> Worker<'a> {
             Ok(()) => {}
             // The search is over, or the file was removed or replaced by a link since its directory was listed.
             Err(_) if self.shared.is_over() => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if is_gone(&error) => {}
             Err(error) => self.shared.note_error(&path.path(), error.to_string()),
         }
     }
@@ -220,6 +230,7 @@ impl<'a> Worker<'a> {
         }
         self.visited += 1;
         let is_small = self.read_small(&file, size)?;
+        self.unpublished += if is_small { 1 } else { PUBLISHED_AFTER };
         let (search, shared) = (self.search, self.shared);
         let Self { matcher, searcher, whole, content, batch, .. } = self;
         let mut sink = FileSink {
@@ -248,7 +259,11 @@ impl<'a> Worker<'a> {
                     end_lines_at_zeros(content);
                     whole.search_slice(&*matcher, content, &mut sink)
                 }
-                (false, _) => whole.search_slice(&*matcher, content, &mut sink),
+                // Without a candidate no line matches, and most files have none.
+                (false, _) => match matcher.find_candidate_line(content) {
+                    Ok(None) => Ok(()),
+                    _ => whole.search_slice(&*matcher, content, &mut sink),
+                },
             }
         };
         sink.finish();
@@ -443,4 +458,41 @@ impl Sink for FileSink<'_> {
 fn without_end(line: &[u8]) -> &[u8] {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::super::filter::Filter;
+    use super::super::tests::spec;
+    use super::*;
+    use crate::search::Query;
+
+    #[test]
+    fn entries_that_were_replaced_since_their_directory_was_read_are_left_out() {
+        let tree = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("nowhere", tree.path().join("link")).unwrap();
+        let pipe = tree.path().join("pipe");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, mode, 0).unwrap();
+        let mut ends = File::options().read(true).write(true).open(&pipe).unwrap();
+        ends.write_all(b"needle\n").unwrap();
+        let spec = spec(tree.path(), "needle", 10, 10);
+        let Query::Content(query) = &spec.query else { unreachable!() };
+        let walk = Walk::new(tree.path(), Filter::new(&spec, |_, _| {}).unwrap()).unwrap();
+        let search = ContentSearch::new(query).unwrap();
+        let shared = Shared::new(std::time::Instant::now() + spec.limits.timeout);
+        let mut worker = Worker::new(&search, Some(&walk), &shared);
+        for name in [c"link", c"pipe", c"missing"] {
+            assert!(worker.visit(walk.root(), name, FileType::RegularFile));
+        }
+        assert!(worker.flush());
+        assert_eq!(shared.take_errors().1, 0);
+        assert_eq!(shared.visited.load(Ordering::Relaxed), 0);
+        // What was in the pipe is still there.
+        let mut content = [0; 7];
+        ends.read_exact(&mut content).unwrap();
+        assert_eq!(&content, b"needle\n");
+    }
 }

@@ -11,6 +11,7 @@ use ignore::Match;
 use ignore::overrides::{Override, OverrideBuilder};
 use ignore::types::{Types, TypesBuilder};
 
+use super::super::entries::NamesAhead;
 use super::ignore_files::{self, OuterRules, Rules};
 use crate::request::FsError;
 use crate::search::SearchSpec;
@@ -59,12 +60,17 @@ impl Filter {
     pub fn enter(
         &self,
         directory: BorrowedFd,
+        names: &NamesAhead,
         path: &Path,
         around: &Rules,
         note: impl FnMut(&Path, io::Error),
     ) -> Rules {
         self.outer.as_ref()?;
-        ignore_files::enter(directory, path, around, note)
+        // Most directories have no ignore file, and each attempt to open one is a system call.
+        match names.may_have(ignore_files::is_read) {
+            true => ignore_files::enter(directory, path, around, note),
+            false => around.clone(),
+        }
     }
 
     /// Whether an entry of a directory with these rules is looked at. `path` is the whole path.

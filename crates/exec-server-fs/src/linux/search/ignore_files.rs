@@ -100,6 +100,12 @@ impl Found {
     }
 }
 
+/// Whether [`enter`] would read this name. Some file systems ignore case.
+pub fn is_read(name: &[u8]) -> bool {
+    let names = [&b".ignore"[..], b".gitignore", b".git"];
+    name.first() == Some(&b'.') && names.iter().any(|read| name.eq_ignore_ascii_case(read))
+}
+
 /// The rules in a directory: those around it, and those of its own ignore files.
 pub fn enter(
     directory: BorrowedFd,

@@ -19,6 +19,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use crate::error::Nature;
 use crate::request::FsError;
 use crate::search::{PageText, Query, SearchSpec};
 pub use content::LineMatcher;
@@ -38,7 +39,8 @@ pub struct Search {
 impl Search {
     /// Checks the request and starts the threads of the search; may block on a disk.
     pub fn start(spec: SearchSpec) -> Result<Self, FsError> {
-        let is_directory = std::fs::metadata(&spec.root)?.is_dir();
+        let metadata = std::fs::metadata(&spec.root)?;
+        let is_directory = metadata.is_dir();
         let shared = Arc::new(Shared::new(Instant::now() + spec.limits.timeout));
         let note = |path: &Path, error: std::io::Error| shared.note_error(path, error.to_string());
         let filter = Filter::new(&spec, note)?;
@@ -49,8 +51,10 @@ impl Search {
                 if is_directory {
                     let walk = Walk::new(&spec.root, filter)?;
                     Box::new(move || search.run(&walk, &shared))
-                } else {
+                } else if metadata.is_file() {
                     Box::new(move || search.run_on_file(&root, &shared))
+                } else {
+                    return Err(FsError::NotAFile(root, Nature::Special));
                 }
             }
             Query::Names(query) => {

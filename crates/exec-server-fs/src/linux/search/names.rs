@@ -96,13 +96,15 @@ fn globs(query: &NameQuery) -> Result<Globs, FsError> {
             CaseMode::Insensitive => true,
             CaseMode::Smart => !text.chars().any(char::is_uppercase),
         };
+        let is_path = text.contains('/');
         let glob = GlobBuilder::new(text.strip_suffix('/').unwrap_or(text))
-            .literal_separator(true)
+            // Names have no slash, and a glob whose `*` may match one can be compared as a suffix.
+            .literal_separator(is_path)
             .case_insensitive(ignores_case)
             .empty_alternates(true)
             .build()
             .map_err(|error| FsError::Pattern(error.to_string()))?;
-        if text.contains('/') {
+        if is_path {
             paths.add(glob)
         } else {
             names.add(glob)

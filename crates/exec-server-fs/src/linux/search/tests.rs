@@ -9,7 +9,7 @@ use exec_server_protocol::fs::{BinaryFiles, CaseMode, FsSearchFilter, FsSearchPa
 use super::*;
 use crate::search::{ContentQuery, SearchLimits};
 
-fn spec(root: &Path, pattern: &str, page_size: usize, max_matches: u64) -> SearchSpec {
+pub fn spec(root: &Path, pattern: &str, page_size: usize, max_matches: u64) -> SearchSpec {
     let query = ContentQuery {
         pattern: pattern.to_owned(),
         literal: false,
@@ -47,6 +47,18 @@ fn pages_hold_all_matches_in_turn() {
         pages.iter().flat_map(|page| page.matches.iter().map(|found| found.line)).collect();
     assert_eq!(numbers, (1..=25).collect::<Vec<_>>());
     assert_eq!(pages[2].state.incomplete, None);
+}
+
+#[test]
+fn a_pipe_or_device_is_not_searched() {
+    let tree = tempfile::tempdir().unwrap();
+    let pipe = tree.path().join("pipe");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    for path in [&pipe, Path::new("/dev/zero")] {
+        let refused = Search::start(spec(path, "x", 10, 10)).unwrap_err();
+        assert!(matches!(refused, FsError::NotAFile(..)), "{refused}");
+    }
 }
 
 #[test]

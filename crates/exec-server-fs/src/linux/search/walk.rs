@@ -12,7 +12,7 @@
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,7 +50,7 @@ pub trait Visitor {
 pub struct Directory {
     pub path: PathBuf,
     /// None if too many are open.
-    open: Option<OwnedFd>,
+    open: Option<Arc<OwnedFd>>,
     count: Arc<AtomicUsize>,
     depth: usize,
     rules: Rules,
@@ -86,7 +86,7 @@ impl Walk {
         let root_fd = Arc::new(open::open_root(root)?);
         let root = Directory {
             path: root.to_owned(),
-            open: Some(root_fd.try_clone()?),
+            open: Some(root_fd.clone()),
             count: Arc::new(AtomicUsize::new(1)),
             depth: 0,
             rules: None,
@@ -94,6 +94,12 @@ impl Walk {
         let work = Mutex::new(Work { tasks: Vec::new(), busy: 0, is_over: false });
         let (changed, waiting) = (Condvar::new(), AtomicUsize::new(0));
         Ok(Self { filter, root: Arc::new(root), root_fd, work, changed, waiting })
+    }
+
+    /// The directory that the walk begins in.
+    #[cfg(test)]
+    pub fn root(&self) -> &Directory {
+        &self.root
     }
 
     /// The filter of this walk.
@@ -230,22 +236,16 @@ impl<'a, V: Visitor> Walker<'a, V> {
         if self.walk.filter.max_depth == 0 {
             return true;
         }
-        let fd = self.walk.root_fd.as_fd();
-        let rules = self.rules_in(fd, &root.path, &None);
-        let root = Directory {
+        let directory = Directory {
             path: root.path.clone(),
-            open: root.open.as_ref().and_then(|open| open.try_clone().ok()),
+            open: root.open.clone(),
             count: root.count.clone(),
             depth: 0,
-            rules,
+            rules: None,
         };
         root.count.fetch_add(1, Ordering::Relaxed);
-        self.list(&Arc::new(root), fd)
-    }
-
-    fn rules_in(&self, fd: BorrowedFd, path: &Path, around: &Rules) -> Rules {
-        let note = |path: &Path, error: io::Error| self.shared.note_error(path, error.to_string());
-        self.walk.filter.enter(fd, path, around, note)
+        let walk = self.walk;
+        self.list(&walk.root_fd, directory)
     }
 
     fn enter(&mut self, around: &Arc<Directory>, name: &CStr) -> bool {
@@ -254,29 +254,32 @@ impl<'a, V: Visitor> Walker<'a, V> {
         }
         let path = around.path.join(OsStr::from_bytes(name.to_bytes()));
         let fd = match self.walk.open(around, name, OFlags::DIRECTORY) {
-            Ok(fd) => fd,
+            Ok(fd) => Arc::new(fd),
             Err(error) => {
                 self.note(&path, &error);
                 return true;
             }
         };
-        let rules = self.rules_in(fd.as_fd(), &path, &around.rules);
         let count = around.count.clone();
         let is_kept = count.fetch_add(1, Ordering::Relaxed) < MAX_OPEN;
-        let (open, passing) = if is_kept { (Some(fd), None) } else { (None, Some(fd)) };
-        let depth = around.depth + 1;
-        let directory = Arc::new(Directory { path, open, count, depth, rules });
-        let fd = directory.open.as_ref().or(passing.as_ref()).expect("one of them is open");
-        self.list(&directory, fd.as_fd())
+        let open = is_kept.then(|| fd.clone());
+        let (depth, rules) = (around.depth + 1, around.rules.clone());
+        self.list(&fd, Directory { path, open, count, depth, rules })
     }
 
-    /// Visits the entries of a directory and queues its directories.
-    fn list(&mut self, directory: &Arc<Directory>, fd: BorrowedFd) -> bool {
+    /// Visits the entries of a directory, which comes with the rules around it, and queues its directories.
+    fn list(&mut self, fd: &OwnedFd, mut directory: Directory) -> bool {
         let Self { walk, shared, visitor, reader } = self;
+        let fd = fd.as_fd();
+        let names = reader.read_ahead(fd);
+        let note = |path: &Path, error: io::Error| shared.note_error(path, error.to_string());
+        let rules = walk.filter.enter(fd, &names, &directory.path, &directory.rules, note);
+        directory.rules = rules;
+        let directory = &Arc::new(directory);
         let (mut folders, mut files) = (Vec::new(), Vec::new());
         let may_enter = directory.depth + 1 < walk.filter.max_depth;
         let mut path = PathBuffer::new(&directory.path);
-        let outcome = reader.read(fd, |name, reported| {
+        let outcome = names.visit(|name, reported| {
             let kind = match entries::kind(fd, name, reported) {
                 Ok(kind) => kind,
                 // It was removed since.
@@ -321,13 +324,18 @@ impl<'a, V: Visitor> Walker<'a, V> {
         self.visitor.visit(directory, name, FileType::RegularFile)
     }
 
-    /// Records why a directory could not be read. One that was removed or replaced since is not part of the tree.
+    /// Records why a directory could not be read.
     fn note(&self, path: &Path, error: &io::Error) {
-        let gone = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP].map(Errno::raw_os_error);
-        if !error.raw_os_error().is_some_and(|errno| gone.contains(&errno)) {
+        if !is_gone(error) {
             self.shared.note_error(path, error.to_string());
         }
     }
+}
+
+/// Whether an entry was removed, or replaced by a link, since its directory was listed; then it is not part of the tree.
+pub fn is_gone(error: &io::Error) -> bool {
+    let gone = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|errno| gone.contains(&errno))
 }
 
 enum Stop {

@@ -1,11 +1,14 @@
 //! `fs/watch`: what is reported, in which order, and what survives a lost connection.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 
-use exec_server_testkit::eventually;
-use exec_server_testkit::fs_fixture::{FsFixture, kind};
+use exec_server_testkit::fs_fixture::{FsFixture, kind, uri};
+use exec_server_testkit::{TestExecutor, eventually};
 use serde_json::{Value, json};
 
+use super::host::{skip, succeeds};
 use super::{put_link, refused, resumed};
 
 async fn watch(desk: &mut FsFixture, name: &str, recursive: bool) -> Value {
@@ -129,6 +132,52 @@ async fn what_cannot_be_watched_is_refused() {
     }
     refused(desk.call("fs/watch", "", id("0")).await, -32600, "watch_exists");
     refused(desk.call("fs/watch", "", id("more")).await, -32600, "too_many_watches");
+}
+
+#[tokio::test]
+async fn names_that_are_not_utf8_are_reported_exactly() {
+    let desk = &mut FsFixture::new().await;
+    watch(desk, "", true).await;
+    let odd = |name: &[u8]| desk.root().join(OsStr::from_bytes(name));
+    let (directory, moved) = (odd(b"d\xff"), odd(b"e\xfe"));
+    let file = directory.join(OsStr::from_bytes(b"f\x80"));
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(file, "").unwrap();
+    let mut seq = 0;
+    let seen = changes_until(desk, &mut seq, "create d%FF/f%80").await;
+    assert_eq!(seen[0], "create d%FF", "{seen:?}");
+    std::fs::rename(directory, &moved).unwrap();
+    let seen = changes_until(desk, &mut seq, "rename d%FF > e%FE").await;
+    std::fs::remove_dir_all(moved).unwrap();
+    let rest = changes_until(desk, &mut seq, "remove e%FE").await;
+    assert!(rest.contains(&"remove e%FE/f%80".to_owned()), "{seen:?} {rest:?}");
+}
+
+#[tokio::test]
+async fn a_limit_of_the_machine_is_named() {
+    // A user namespace has a limit of its own.
+    let setup = "echo 5 > /proc/sys/user/max_inotify_watches";
+    let unshare = |then: &str| format!("unshare -U -r /bin/sh -ec '{setup}\n{then}'");
+    if !succeeds(&unshare("")) {
+        skip("no user namespace can be made here");
+        return;
+    }
+    let preparation = format!("exec {} \"$0\" \"$@\"", unshare("exec \"$0\" \"$@\""));
+    let server = TestExecutor::builder().after(&preparation).start().await;
+    let mut client = server.client().await;
+    let tree = tempfile::tempdir().unwrap();
+    for number in 0..10 {
+        std::fs::create_dir(tree.path().join(number.to_string())).unwrap();
+    }
+    let params = json!({"watchId": "w", "path": uri(tree.path()), "recursive": true});
+    let error = client.call("fs/watch", params.clone()).await.unwrap_err();
+    let hint = error["data"]["hint"].as_str().unwrap_or_default().to_owned();
+    assert!(hint.contains("max_user_watches"), "{error}");
+    assert_eq!(kind(Err(error)), (-32600, "watch_limit".to_owned()));
+    // The watches that were made are given back.
+    let mut alone = params;
+    alone["recursive"] = json!(false);
+    client.call("fs/watch", alone).await.unwrap();
 }
 
 /// The threads of the server that watch.

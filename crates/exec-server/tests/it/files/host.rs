@@ -99,7 +99,8 @@ pub async fn server_with_mounts(setup: &str) -> Option<TestExecutor> {
     Some(builder.start().await)
 }
 
-fn succeeds(script: &str) -> bool {
+/// Whether a script of the shell succeeds.
+pub fn succeeds(script: &str) -> bool {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", script]).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())

@@ -2,6 +2,8 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use exec_server_testkit::fs_fixture::{FsFixture, kind};
 use exec_server_testkit::{TestClient, eventually};
@@ -150,6 +152,47 @@ async fn links_pipes_and_odd_names_do_no_harm() {
     );
     let page = desk.call("fs/find", "", json!({"kinds": ["symlink", "other"]})).await.unwrap();
     assert_eq!(names(desk, &page["entries"]), ["fifo", "out", "out_file", "src/loop"]);
+    for path in ["fifo", "/dev/null"] {
+        let searched = desk.call("fs/search", path, json!({"pattern": "needle"})).await;
+        assert_eq!(kind(searched), (-32600, "not_a_file".to_owned()), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn files_that_vanish_or_change_during_a_search_are_no_errors() {
+    const FILES: usize = 201;
+    let desk = &mut FsFixture::new().await;
+    desk.put("kept", "needle\n");
+    std::fs::create_dir(desk.path("d")).unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let churning = std::thread::spawn({
+        let (is_over, directory) = (is_over.clone(), desk.path("d"));
+        move || {
+            for number in (0_usize..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                // Each name becomes another kind of entry in turn.
+                let path = directory.join((number % FILES).to_string());
+                let _ = std::fs::remove_file(&path);
+                let _ = std::fs::remove_dir(&path);
+                match number % 4 {
+                    0 => std::fs::write(&path, "nothing\n".repeat(number % 1000 * 20)).unwrap(),
+                    1 => std::os::unix::fs::symlink("../kept", &path).unwrap(),
+                    2 => std::fs::create_dir(&path).unwrap(),
+                    _ => {}
+                }
+            }
+        }
+    });
+    let mut pages = Vec::new();
+    for _ in 0..50 {
+        pages.push(search(desk, "needle", json!({})).await);
+    }
+    is_over.store(true, Ordering::Relaxed);
+    churning.join().unwrap();
+    for page in pages {
+        let page = page.unwrap();
+        assert_eq!(places(desk, &page), ["kept:1"]);
+        assert_eq!((&page["errors"], &page["incomplete"]), (&Value::Null, &Value::Null), "{page}");
+    }
 }
 
 #[tokio::test]

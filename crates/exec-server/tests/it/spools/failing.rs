@@ -106,6 +106,22 @@ async fn a_full_disk_is_reported_and_the_process_goes_on() {
     assert_eq!(gaps.len(), 1, "{gaps:?}");
 }
 
+#[tokio::test]
+async fn a_limit_of_file_sizes_is_reported_and_the_process_goes_on() {
+    let server = TestExecutor::builder().after("ulimit -f 4096").start().await;
+    let mut client = server.client().await;
+    let more = json!({"outputSpool": {}, "outputRetention": 65_536});
+    let finished = client.run("p", &["seq", "1000000"], more).await;
+    let whole = numbers(1_000_000);
+    assert_eq!(finished.exit_code, 0);
+    assert!(finished.stdout == whole.as_bytes(), "{}", finished.stdout.len());
+    let head = view(&mut client, "p", json!({"headLines": 2})).await;
+    assert_eq!(text(&head), "1\n2\n");
+    assert_eq!(head["extent"]["spoolFailure"], "file_size_limit", "{}", head["extent"]);
+    let tail = view(&mut client, "p", json!({"tailLines": 1})).await;
+    assert_eq!(text(&tail), "1000000\n");
+}
+
 async fn server_with_state(setup: &str, state: &std::path::Path) -> Option<TestExecutor> {
     // The state directory is found through the environment of the server.
     let setup = format!("{setup}\nexport XDG_STATE_HOME={}", state.display());

@@ -1,5 +1,8 @@
 //! What is kept, and what is returned of it.
 
+use exec_server::ExecServerClient;
+use exec_server_protocol::fs::CaseMode;
+use exec_server_protocol::process::{OutputSearch, OutputView, ProcessReadResponse};
 use exec_server_testkit::{TestClient, TestExecutor};
 use serde_json::{Value, json};
 
@@ -31,6 +34,44 @@ async fn all_output_is_read_by_number_also_after_it_left_the_memory() {
     assert!(rest.len() <= 65_536 && gaps.len() == 1, "{} {gaps:?}", rest.len());
     let plain = client.call("process/read", json!({"processId": "q"})).await.unwrap();
     assert!(plain.get("extent").is_none(), "{plain}");
+}
+
+#[tokio::test]
+async fn the_rust_client_reads_parts_of_the_output() {
+    let server = TestExecutor::start().await;
+    let client = ExecServerClient::connect(server.url()).await.unwrap();
+    let process = client.command("seq").arg("600000").output_spool(None).spawn().await.unwrap();
+    let session = process.session().clone();
+    process.wait_with_output().await.unwrap();
+    let text = |read: &ProcessReadResponse| {
+        let bytes = read.chunks.iter().flat_map(|chunk| chunk.chunk.0.clone()).collect();
+        String::from_utf8(bytes).unwrap()
+    };
+    let read = async |view, most| session.read_view(view, most).await.unwrap();
+    assert_eq!(text(&read(OutputView::HeadLines(2), None).await), "1\n2\n");
+    assert_eq!(text(&read(OutputView::TailBytes(7), None).await), "600000\n");
+    let whole = numbers(600_000);
+    let middle = read(OutputView::Offset(1_000_000), Some(10_000)).await;
+    assert!(whole[1_000_000..].starts_with(&text(&middle)) && text(&middle).len() >= 10_000);
+    let extent = middle.extent.clone().unwrap();
+    assert_eq!(extent.next_offset, 1_000_000 + text(&middle).len() as u64);
+    assert_eq!(extent.end_offset, whole.len() as u64);
+    let search = OutputSearch {
+        pattern: "^1234[56]$".to_owned(),
+        literal: false,
+        case: CaseMode::Sensitive,
+        offset: 0,
+    };
+    let (mut found, mut search) = (String::new(), search);
+    loop {
+        let page = read(OutputView::Search(search.clone()), None).await;
+        found.push_str(&text(&page));
+        search.offset = page.extent.unwrap().next_offset;
+        if search.offset >= whole.len() as u64 {
+            break;
+        }
+    }
+    assert_eq!(found, "12345\n12346\n");
 }
 
 #[tokio::test]

@@ -68,6 +68,10 @@ async fn commands_for_files_have_the_rights_of_the_user() {
         assert_ne!(denied.code, 0, "{command} {}", denied.out);
         assert_eq!(denied.out, "");
     }
+    let closed = on_server(&closed);
+    let denied = cli(&["watch", "--once", "--user", "ann", &closed]).await;
+    assert_ne!(denied.code, 0);
+    assert!(denied.err.contains("closed"), "{}", denied.err);
     let out = local.path().join("out").display().to_string();
     assert_ne!(cli(&["cp", "--user", "ann", &secret, &out]).await.code, 0);
     assert!(!local.path().join("out").exists());
