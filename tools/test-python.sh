@@ -153,6 +153,9 @@ if build=$(venv wheel) && clean=$(venv runtime); then
         cd "$wheels"
         [ "$("$clean/bin/exec-server" --version)" = "exec-server $version" ]
         [ "$("$clean/bin/python" -c 'import exec_server; print(exec_server.__version__)')" = "$version" ]
+        # Frameworks find the adapters by these.
+        points='from importlib.metadata import entry_points as found; print(*(p.value for g in ("fsspec.specs", "inspect_ai") for p in found(group=g)))'
+        [ "$("$clean/bin/python" -c "$points")" = "exec_server.fsspec:ExecServerFileSystem exec_server.inspect" ]
         # The first example of the README.
         sed -n '/^```python/,/^```$/p' "$OLDPWD/$sdk/README.md" | sed '/^```/d' | "$clean/bin/python" - | grep -c Linux >/dev/null
         # The source archive has every crate that it needs. Its lock file still has the dependencies of the project's own

@@ -9,11 +9,13 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from exec_server import find_binary
 
@@ -139,6 +141,18 @@ def as_root() -> Iterator[str]:
                 program.end()
     finally:
         os.rmdir(place)
+
+
+def make_authority(directory: Path, name: str) -> Path:
+    """The certificate of an authority; beside it are `NAME.crt` and `NAME.crt.key`, a server's for 127.0.0.1 that it has signed."""
+    authority, server = directory / f"{name}.pem", directory / f"{name}.crt"
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    signer = ["-CA", str(authority), "-CAkey", f"{authority}.key"]
+    about = ["-addext", "basicConstraints=critical,CA:FALSE", "-addext", "subjectAltName=IP:127.0.0.1"]
+    for place, options in [(authority, []), (server, [*signer, *about])]:
+        command = [*new, "-subj", f"/CN={place.name}", *options, "-keyout", f"{place}.key", "-out", str(place)]
+        subprocess.run(command, check=True, capture_output=True)
+    return authority
 
 
 class CuttingProxy:
@@ -288,3 +302,28 @@ def _port_of(data: str, program: Program) -> int:
             if words[3] == "0A" and f"socket:[{words[9]}]" in own:
                 return int(words[1].split(":")[1], 16)
     raise AssertionError("the rendezvous does not listen")
+
+
+def as_installed(directory: Path) -> dict[str, str]:
+    """Variables for an interpreter that sees the source as an installed package, with the entry points of pyproject.toml."""
+    root = Path(__file__).parent.parent
+    groups = _load_toml(root / "pyproject.toml")["project"]["entry-points"]
+    lines = [
+        line
+        for group, points in groups.items()
+        for line in [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    ]
+    facts = directory / "exec_server-0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: exec-server\nVersion: 0\n")
+    (facts / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return clean_environment(EXEC_SERVER_BIN=binary(), PYTHONPATH=f"{root / 'src'}{os.pathsep}{directory}")
+
+
+def _load_toml(file: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        # pytest needs it there.
+        import tomli as tomllib
+    return tomllib.loads(file.read_text())

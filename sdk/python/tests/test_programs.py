@@ -11,13 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from .support import DEADLINE
+from .support import DEADLINE, binary
+
+
+@pytest.fixture(params=["socket", "child"])
+def target(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> str:
+    """A server that is reached by a socket of Python, or through a child of the interpreter."""
+    state = tmp_path / "state-of-child"
+    return url if request.param == "socket" else f"stdio:{binary()} --listen stdio --state-dir {state}"
+
+
+# On a loaded machine, the debug mode of asyncio warns about slow callbacks; what is wrong, it logs as an error.
+_QUIET = "import logging\nlogging.getLogger('asyncio').setLevel(logging.ERROR)\n"
 
 
 def run(program: str, *arguments: str, code: int = 0) -> tuple[str, str]:
     """Runs a program in another interpreter with all warnings on."""
     ran = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(program), *arguments],
+        [sys.executable, "-X", "dev", "-W", "error", "-c", _QUIET + textwrap.dedent(program), *arguments],
         capture_output=True,
         text=True,
         timeout=DEADLINE,
@@ -43,7 +54,7 @@ def assert_gone(mark: str) -> None:
         time.sleep(0.02)
 
 
-def test_an_interpreter_that_exits_with_processes_running_leaves_nothing(url: str, tmp_path: Path) -> None:
+def test_an_interpreter_that_exits_with_processes_running_leaves_nothing(target: str, tmp_path: Path) -> None:
     # The mark is an argument of the process that must end.
     program = """
         import sys
@@ -52,9 +63,10 @@ def test_an_interpreter_that_exits_with_processes_running_leaves_nothing(url: st
         process = machine.start(["sh", "-c", "sleep 3000; : " + sys.argv[2]])
         print("left")
     """
-    out, err = run(program, url, f"{tmp_path}/mark-of-exit")
+    out, err = run(program, target, f"{tmp_path}/mark-of-exit")
     assert (out, err) == ("left\n", "")
     assert_gone("mark-of-exit")
+    assert_gone(f"{tmp_path}/state-of-child")
 
 
 def test_a_local_server_ends_with_an_interpreter_that_does_not_close_it(tmp_path: Path) -> None:
@@ -75,7 +87,7 @@ def test_a_local_server_ends_with_an_interpreter_that_does_not_close_it(tmp_path
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_an_event_loop_that_ends_with_an_open_machine_says_nothing(url: str, backend: str) -> None:
+def test_an_event_loop_that_ends_with_an_open_machine_says_nothing(target: str, backend: str, tmp_path: Path) -> None:
     program = """
         import sys, anyio
         from exec_server import AsyncMachine
@@ -85,7 +97,36 @@ def test_an_event_loop_that_ends_with_an_open_machine_says_nothing(url: str, bac
             print((await machine.run(["echo", "hi"])).stdout, end="")
         anyio.run(main, backend=sys.argv[2])
     """
-    assert run(program, url, backend) == ("hi\n", "")
+    assert run(program, target, backend) == ("hi\n", "")
+    assert_gone(f"{tmp_path}/state-of-child")
+
+
+@pytest.mark.parametrize("how", ["threads", "asyncio", "trio"])
+def test_a_machine_that_is_closed_or_cut_leaves_no_zombie(url: str, how: str) -> None:
+    # A file of authorities makes the connection the work of `exec-server dial`.
+    program = """
+        import os, sys, anyio
+        from exec_server import AsyncMachine, Machine
+        def children():
+            try:
+                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return "none"
+            return "some"
+        def child_of(machine):
+            return machine._session.link._pipe._process
+        def threads():
+            with Machine.connect(sys.argv[1], ca_file=os.devnull) as machine:
+                child_of(machine).kill()
+                print(machine.run(["echo", "hi"]).stdout, end="")
+        async def tasks():
+            async with AsyncMachine.connect(sys.argv[1], ca_file=os.devnull) as machine:
+                child_of(machine).kill()
+                print((await machine.run(["echo", "hi"])).stdout, end="")
+        threads() if sys.argv[2] == "threads" else anyio.run(tasks, backend=sys.argv[2])
+        print(children())
+    """
+    assert run(program, url, how) == ("hi\nnone\n", "")
 
 
 def test_a_cancelled_command_is_ended(url: str) -> None:
@@ -123,7 +164,7 @@ def test_an_interrupt_ends_the_command_and_the_program(url: str) -> None:
     assert run(program, url) == ("[137]\n", "")
 
 
-def test_a_fork_is_told_and_does_not_disturb_the_parent(url: str) -> None:
+def test_a_fork_is_told_and_does_not_disturb_the_parent(target: str) -> None:
     program = """
         import os, sys, warnings
         from exec_server import Machine, MachineClosed
@@ -142,10 +183,10 @@ def test_a_fork_is_told_and_does_not_disturb_the_parent(url: str) -> None:
         machine.close()
     """
     told = "this machine belongs to the parent process; connect again after a fork"
-    assert run(program, url) == (f"{told}\n5 hi\n", "")
+    assert run(program, target) == (f"{told}\n5 hi\n", "")
 
 
-def test_a_dropped_machine_closes_its_connection(url: str) -> None:
+def test_a_dropped_machine_closes_its_connection(target: str, tmp_path: Path) -> None:
     program = """
         import gc, sys, threading
         from exec_server import Machine
@@ -157,7 +198,8 @@ def test_a_dropped_machine_closes_its_connection(url: str) -> None:
                 thread.join(30)
         print(threading.active_count())
     """
-    assert run(program, url) == ("1\n", "")
+    assert run(program, target) == ("1\n", "")
+    assert_gone(f"{tmp_path}/state-of-child")
 
 
 def test_a_synchronous_program_loads_no_event_loop() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from fsspec.tests.abstract import (
 )
 
 from exec_server.fsspec import ExecServerFileSystem
+
+from ..support import as_installed
 
 
 class Fixtures(AbstractFixtures):
@@ -115,3 +119,15 @@ class TestOurs(Fixtures):
         fs = ExecServerFileSystem(url, traceparent=parent, skip_instance_cache=True)
         assert fs.machine._session.traceparent == parent
         fs.machine.close()
+
+
+def test_the_protocol_is_found_by_its_entry_point(url: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("found\n")
+    program = "import sys, fsspec; fs = fsspec.filesystem('exec', target=sys.argv[1]); print(fs.cat(sys.argv[2]))"
+    ran = subprocess.run(
+        [sys.executable, "-c", program, url, str(tmp_path / "file")],
+        capture_output=True,
+        text=True,
+        env=as_installed(tmp_path),
+    )
+    assert ran.stdout == "b'found\\n'\n", ran

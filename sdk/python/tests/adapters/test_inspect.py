@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,7 +21,7 @@ from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
 from exec_server.inspect import ExecServerConfig, ExecServerSandboxEnvironment
 
-from ..support import as_root, as_user, lacks_private_users
+from ..support import as_installed, as_root, as_user, lacks_private_users
 
 pytestmark = pytest.mark.asyncio
 
@@ -102,3 +105,40 @@ async def test_another_user_is_used_or_refused(url: str) -> None:
     with pytest.raises(SandboxUserUnsupportedError):
         await sandbox.exec(["whoami"], user="nobody-of-this-name")
     await ExecServerSandboxEnvironment.sample_cleanup("task", None, environments, False)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+async def test_an_evaluation_finds_the_sandbox_by_its_entry_point(
+    user_url: str, tmp_path: Path, backend: str
+) -> None:
+    program = """
+        import sys, anyio
+        from inspect_ai import Task, eval_async
+        from inspect_ai.dataset import Sample
+        from inspect_ai.solver import solver
+        from inspect_ai.util import sandbox
+
+        @solver
+        def shell():
+            async def solve(state, generate):
+                await sandbox().write_file("given", "from the sandbox")
+                state.output.completion = (await sandbox().exec(["cat", "given"])).stdout
+                return state
+            return solve
+
+        async def main():
+            task = Task(dataset=[Sample(input="x")], solver=shell(), sandbox="exec-server")
+            logs = await eval_async(task, model="mockllm/model", log_dir=sys.argv[1])
+            print(logs[0].status, logs[0].samples[0].output.completion, logs[0].error, file=sys.stderr)
+
+        anyio.run(main, backend=sys.argv[2])
+    """
+    # A sandbox without a configuration takes its target from the variable.
+    env = {**as_installed(tmp_path), "EXEC_SERVER_URL": user_url, "INSPECT_DISPLAY": "none"}
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "logs"), backend],
+        capture_output=True,
+        text=True,
+        env=env,
+    )
+    assert "success from the sandbox None" in ran.stderr, ran

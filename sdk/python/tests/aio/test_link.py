@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import threading
 from pathlib import Path
@@ -20,7 +21,7 @@ from exec_server import (
     TakenOver,
 )
 
-from ..support import CuttingProxy, Meeting, binary, server
+from ..support import CuttingProxy, Meeting, binary, make_authority, server
 from .together import together
 
 pytestmark = pytest.mark.anyio
@@ -125,6 +126,20 @@ async def test_a_token_is_sent_and_a_wrong_one_is_an_auth_error(tmp_path: Path) 
         # A certificate file makes the connection the work of `exec-server dial`, which exits with its own code.
         with pytest.raises(AuthError, match="401"):
             await AsyncMachine.connect(url, token="wrong", ca_file=file)
+
+
+async def test_a_private_authority_is_trusted_where_it_is_named(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("certificates are made by `openssl`, which is not installed")
+    authority, other = make_authority(tmp_path, "ours"), make_authority(tmp_path, "other")
+    with server("--tls-cert", str(tmp_path / "ours.crt"), "--tls-key", str(tmp_path / "ours.crt.key")) as url:
+        assert url.startswith("wss://")
+        async with AsyncMachine.connect(url, ca_file=authority) as machine:
+            data = os.urandom(300_000)
+            assert (await machine.run(["cat"], input=data, text=False)).stdout == data
+        for options in [{}, {"ca_file": other}]:
+            with pytest.raises(LinkError, match="certificate"):
+                await AsyncMachine.connect(url, **options)
 
 
 async def test_a_closed_machine_says_so_and_closes_twice(url: str) -> None:
