@@ -142,7 +142,7 @@ impl<'a> BenchCluster<'a> {
 
     /// Kills the database, and starts it again on its data.
     pub fn restart_database(&mut self) {
-        self.postgres.kill();
+        self.postgres.crash();
         self.postgres.resume();
     }
 
