@@ -49,6 +49,8 @@ impl SandboxSetup {
         };
         by_namespaces.splice(..0, ["mounts", "processes"]);
         if self.mechanism == Mechanism::Landlock {
+            // Landlock cannot take a file out of a granted directory. Policies that read `/` grant the state directory,
+            // so that a refusal of such policies would leave this level without a use: the operator is told instead.
             missing.extend(["protectedNames", "serverSecrets"]);
         }
         missing.extend(self.allow.missing());

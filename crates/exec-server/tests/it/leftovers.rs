@@ -10,6 +10,34 @@ use serde_json::json;
 
 use crate::files::host::{NOBODY, as_nobody};
 
+/// A server with another state directory has the pid of one that is gone, so a tag does not tell whose a process is.
+#[tokio::test]
+async fn processes_that_may_belong_to_a_running_server_are_named_and_left() {
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let state_dir = |dir: &tempfile::TempDir| dir.path().to_str().unwrap().to_owned();
+    let running = TestExecutor::start_with(&["--state-dir", &state_dir(&one)]).await;
+    let mut client = running.client().await;
+    let pid_file = one.path().join("pid");
+    let script = format!("echo $$ >{0}.new; mv {0}.new {0}; exec sleep 1000", pid_file.display());
+    client.start("p", &["sh", "-c", &script], json!({})).await.unwrap();
+    eventually("the process runs", || pid_file.exists()).await;
+    let pid: i32 = std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
+    // Its record, without a lock, is that of a server that was killed.
+    let record = format!("servers/{}", running.serving_pid());
+    std::fs::create_dir(other.path().join("servers")).unwrap();
+    std::fs::copy(one.path().join(&record), other.path().join(&record)).unwrap();
+    let builder = TestExecutor::builder().args(&["--state-dir", &state_dir(&other)]);
+    let mut next = builder.env("RUST_LOG", "warn").piped_stderr().start().await;
+    let line = loop {
+        let line = next.next_stderr_line().await.expect("a warning comes");
+        if line.contains("its pid is in use again") {
+            break line;
+        }
+    };
+    assert!(line.contains(&pid.to_string()) && line.contains("end them manually"), "{line}");
+    assert!(state(pid).is_some_and(|state| state != 'Z'), "{pid} was ended");
+}
+
 /// A program without read permission is not dumpable, so an ordinary user sees neither its namespaces nor its descriptors.
 #[tokio::test]
 async fn a_process_that_is_not_dumpable_is_ended_as_well() {

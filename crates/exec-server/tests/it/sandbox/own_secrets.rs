@@ -1,10 +1,14 @@
 //! Secrets of servers are denied inside every sandbox, whatever its policy.
 
+use exec_server::protocol::sandbox::SandboxParams;
+use exec_server::{ExecServerClient, RemoteExecServerConnectArgs};
+use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::ExecutorBuilder;
-use exec_server_testkit::{TestClient, TestExecutor};
+use exec_server_testkit::{TestClient, TestExecutor, TestRendezvous};
 use tempfile::TempDir;
 
 use super::*;
+use crate::rendezvous::executor::{join, wait_for_presence};
 
 const TOKEN: &str = "a-token-that-is-hard-to-guess";
 
@@ -137,6 +141,64 @@ async fn the_secret_that_tokens_are_signed_with_is_denied_too() {
         let inside = run_in(&mut client, &id, policy, &secrets.path("work"), &script).await;
         assert_eq!(inside.text(), "", "{inside:?}");
     }
+}
+
+/// Asserts that each file is readable without a sandbox, and denied inside of every one.
+async fn are_denied(secrets: &SecretsFixture, client: &ExecServerClient, names: &[&str]) {
+    let work = secrets.path("work").display().to_string();
+    for name in names {
+        let mut free = client.command("cat");
+        let free = free.arg(secrets.path(name).to_str().unwrap()).output().await.unwrap();
+        assert!(!free.stdout_text().is_empty(), "{name}");
+        for policy in secrets.policies(names) {
+            let sandbox: SandboxParams = serde_json::from_value(policy.clone()).unwrap();
+            let mut inside = client.command("cat");
+            inside
+                .arg(secrets.path(name).to_str().unwrap())
+                .current_dir(work.as_str())
+                .sandbox(&sandbox);
+            let inside = inside.output().await.unwrap();
+            assert_eq!(inside.stdout_text(), "", "{name}: {policy}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_key_of_a_certificate_and_the_headers_for_a_collector_are_denied_too() {
+    let secrets = SecretsFixture::new();
+    let certified = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let certificate = secrets.path("certificate").display().to_string();
+    std::fs::write(&certificate, certified.cert.pem()).unwrap();
+    std::fs::write(secrets.path("key"), certified.signing_key.serialize_pem()).unwrap();
+    std::fs::write(secrets.path("headers"), format!("Authorization: Bearer {TOKEN}\n")).unwrap();
+    let (key, headers) = (secrets.path("key"), secrets.path("headers"));
+    let server = TestExecutor::builder()
+        .args(&["--tls-cert", &certificate, "--tls-key", key.to_str().unwrap()])
+        .args(&["--otlp", "http://127.0.0.1:9", "--otlp-headers-file", headers.to_str().unwrap()])
+        .start()
+        .await;
+    let args = RemoteExecServerConnectArgs::new(server.url()).ca_file(&certificate);
+    let client = ExecServerClient::connect(args).await.unwrap();
+    are_denied(&secrets, &client, &["key", "headers"]).await;
+}
+
+#[tokio::test]
+async fn the_identity_and_the_credential_of_an_executor_are_denied_too() {
+    let secrets = SecretsFixture::new();
+    let rendezvous = TestRendezvous::start().await;
+    let token = rendezvous.token(TokenRole::Executor, "env").await;
+    std::fs::write(secrets.path("credential"), &token).unwrap();
+    let (identity, credential) = (secrets.path("identity"), secrets.path("credential"));
+    let _executor = join(rendezvous.url(), &secrets.path("state"), &token)
+        .args(&["--identity", identity.to_str().unwrap()])
+        .args(&["--remote-token-file", credential.to_str().unwrap()])
+        .spawn();
+    wait_for_presence(rendezvous.url(), rendezvous.admin_token(), true).await;
+    let (harness, state) =
+        (rendezvous.token(TokenRole::Harness, "env").await, tempfile::tempdir().unwrap());
+    let args = crate::remote_client::args(rendezvous.url(), &harness, state.path());
+    let client = crate::remote_client::connect(args).await;
+    are_denied(&secrets, &client, &["identity", "credential"]).await;
 }
 
 #[tokio::test]
