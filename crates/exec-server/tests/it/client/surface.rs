@@ -66,7 +66,7 @@ fn every_name_that_the_facade_lists_is_compiled_here() {
         .filter_map(|list| list.split_once(';').map(|(list, _)| list))
         .filter(|list| !list.ends_with("::*"))
         .flat_map(|list| list.rsplit('{').next().unwrap_or(list).split([',', '}']))
-        .filter_map(|name| words(name).filter(|word| !word.is_empty()).next_back())
+        .filter_map(|name| words(name).rfind(|word| !word.is_empty()))
         .collect();
     assert!(listed.contains(&"run_main") && listed.contains(&"shards"), "{listed:?}");
     let missing: Vec<&&str> = listed.iter().filter(|name| !here.contains(*name)).collect();
