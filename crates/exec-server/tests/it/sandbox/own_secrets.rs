@@ -4,11 +4,11 @@ use exec_server::protocol::sandbox::SandboxParams;
 use exec_server::{ExecServerClient, RemoteExecServerConnectArgs};
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::ExecutorBuilder;
+use exec_server_testkit::remote::{self, join, wait_for_presence};
 use exec_server_testkit::{TestClient, TestExecutor, TestRendezvous};
 use tempfile::TempDir;
 
 use super::*;
-use crate::rendezvous::executor::{join, wait_for_presence};
 
 const TOKEN: &str = "a-token-that-is-hard-to-guess";
 
@@ -196,8 +196,8 @@ async fn the_identity_and_the_credential_of_an_executor_are_denied_too() {
     wait_for_presence(rendezvous.url(), rendezvous.admin_token(), true).await;
     let (harness, state) =
         (rendezvous.token(TokenRole::Harness, "env").await, tempfile::tempdir().unwrap());
-    let args = crate::remote_client::args(rendezvous.url(), &harness, state.path());
-    let client = crate::remote_client::connect(args).await;
+    let args = remote::args(rendezvous.url(), &harness, state.path());
+    let client = remote::connect(args).await;
     are_denied(&secrets, &client, &["identity", "credential"]).await;
 }
 
