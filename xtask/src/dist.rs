@@ -209,7 +209,7 @@ fn make(options: &Options) -> Result<()> {
         let url = options.release_url.as_deref();
         writer.write(&tarball::installer(&release, url, signers.as_deref())?)?;
     }
-    writer.finish(&release, key)
+    writer.finish(&release, &programs, key)
 }
 
 /// The given programs, or new ones.
@@ -282,9 +282,9 @@ impl Writer {
         Ok(())
     }
 
-    fn finish(mut self, release: &Release, key: Option<&Path>) -> Result<()> {
+    fn finish(mut self, release: &Release, programs: &[Program], key: Option<&Path>) -> Result<()> {
         self.written.sort();
-        let facts = release.facts(&self.written)?;
+        let facts = release.facts(&self.written, programs)?;
         self.write(&Artefact::new(FACTS, facts))?;
         self.written.sort();
         let sums: Vec<_> =
