@@ -87,6 +87,17 @@ impl Program {
         Ok(program)
     }
 
+    /// Refuses a program that would start only beside the libraries of this machine.
+    pub fn static_only(self) -> Result<Self> {
+        ensure!(
+            self.linkage == Linkage::Static,
+            "{} is not static, although it was compiled for musl: it has a program interpreter. Look for a linker or \
+             flags in the environment and in .cargo/config.toml that override those of this command",
+            self.path.display()
+        );
+        Ok(self)
+    }
+
     /// The compilers and linkers that made the program, as they name themselves in it.
     pub fn toolchain(&self) -> Result<Vec<String>> {
         toolchain(&self.bytes).with_context(|| format!("cannot read {}", self.path.display()))
@@ -196,6 +207,17 @@ mod tests {
         let found = toolchain(&own).unwrap();
         assert!(found.iter().any(|line| line.starts_with("rustc version 1.")), "{found:?}");
         assert!(toolchain(&own[..own.len() / 2]).is_err());
+    }
+
+    #[test]
+    fn a_program_for_musl_that_needs_libraries_is_refused() {
+        let program = |linkage| {
+            let path = PathBuf::from("target/x86_64-unknown-linux-musl/release/exec-server");
+            Program { path, arch: Arch::X86_64, linkage, bytes: Rc::new([]) }.static_only()
+        };
+        assert!(program(Linkage::Static).is_ok());
+        let error = program(Linkage::Dynamic).err().unwrap().to_string();
+        assert!(error.contains("release/exec-server is not static"), "{error}");
     }
 
     #[test]
