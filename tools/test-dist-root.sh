@@ -56,6 +56,41 @@ refused() {
     [ -z "$(added)" ] || { added >&2; fail "install.sh installed something, although $reason"; }
 }
 
+# Types the quick start of the README, with nothing but what install.sh installed, where there is no network but `lo`.
+# A root by pivot_root, because the kernel lets no process make a sandbox below chroot.
+quick_start() {
+    local section ready line
+    if ! command -v ip >/dev/null && ! command -v python3 >/dev/null; then
+        skip "the quick start of the README, because neither ip nor python3 can start a loopback device"
+        return
+    fi
+    section=$(sed -n '/^## Quick start/,/^## /p' "$work"/gz/*/README.md)
+    sed -n '/^```console/,/^```$/p' <<<"$section" | sed '/^```/d' >"$work/expected"
+    [ "$(grep -c '^\$ ' "$work/expected")" -ge 3 ] || fail "the README has no quick start"
+    {
+        echo "coproc $(grep -m 1 '^exec-server --listen' <<<"$section")"
+        echo 'server=$COPROC_PID; trap "kill $server" EXIT; read -r ready <&"${COPROC[0]}"; exec 2>&1'
+        while IFS= read -r line; do
+            case "$line" in
+                '$ '*) printf 'printf "%%s\\n" %q\n%s\n' "$line" "${line#'$ '}" ;;
+            esac
+        done <"$work/expected"
+    } >"$root/tmp/quick-start.sh"
+    unshare --mount --net bash -euc '
+        ip link set lo up 2>/dev/null || python3 -c "
+import fcntl, socket, struct
+fcntl.ioctl(socket.socket(), 0x8914, struct.pack(\"16sh14x\", b\"lo\", 1))"
+        mount --rbind "$0" "$0"
+        cd "$0"
+        pivot_root . .
+        umount -l .
+        exec setpriv "$@" env -i HOME=/home/user PATH=/home/user/.local/bin:/usr/bin:/bin bash -c "cd && exec bash /tmp/quick-start.sh"
+    ' "$root" "${identity[@]}" >"$work/actual" 2>"$work/log" || { cat "$work/actual" "$work/log" >&2; fail "the quick start of the README failed"; }
+    diff "$work/expected" "$work/actual" || { cat "$work/log" >&2; fail "the quick start prints something else than the README says"; }
+    ready=$((($(date +%s%N) - started) / 1000000))
+    echo "the quick start of the README works without a network; with the installation it took $((ready / 1000)).$((ready % 1000 / 100)) s"
+}
+
 # In a user namespace, the files of the machine belong to users that do not exist there.
 is_root=no
 if mkdir -p "$root/usr/local/share/man" 2>/dev/null && touch "$root/usr/local/share/probe" 2>/dev/null; then
@@ -132,17 +167,30 @@ else
     source=/release
 fi
 id_of_user=0
+identity=()
+# The default prefix is the home of a user, and /usr/local for the root of a user namespace.
+prefix=()
 if chroot --userspec=65534:65534 --groups= "$root" /usr/bin/true 2>/dev/null; then
     id_of_user=65534
+    identity=(--reuid=65534 --regid=65534 --clear-groups)
     chown 65534:65534 "$root/home/user"
 else
     as_user() { chroot "$root" /usr/bin/env -i HOME=/home/user PATH=/usr/bin:/bin "$@"; }
+    prefix=(--prefix /home/user/.local)
 fi
-as_user bash --posix /release/install.sh --from "$source" --prefix /home/user/.local "${trusted[@]}" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "install.sh failed as a user"; }
+started=$(date +%s%N)
+as_user bash --posix /release/install.sh --from "$source" "${prefix[@]}" "${trusted[@]}" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "install.sh failed as a user"; }
 grep -q 'export PATH="/home/user/.local/bin' "$work/log" || fail "install.sh does not say how to extend the path"
 [ "$(as_user /home/user/.local/bin/exec-server --version)" = "exec-server $version" ] || fail "the program of the user does not run"
 [ "$(stat -c %u "$root/home/user/.local/bin/exec-server")" = "$id_of_user" ] || fail "the program has another owner"
 [ -z "$(added)" ] || fail "the installation of a user changed the system"
+for file in share/man/man1/exec-server.1 share/bash-completion/completions/exec-server; do
+    [ -s "$root/home/user/.local/$file" ] || fail "install.sh did not install $file for a user"
+done
+quick_start
+as_user sh /release/install.sh "${prefix[@]}" --uninstall >/dev/null
+left=$(find "$root/home/user/.local" ! -type d ! -path '*/state/*')
+[ -z "$left" ] || fail "--uninstall of a user left $left"
 if [ "$source" != /release ]; then
     if as_user sh /release/install.sh "${trusted[@]}" --from "$source/no-such-release" >"$work/log" 2>&1; then fail "install.sh installed from nowhere"; fi
     grep -q "cannot download" "$work/log" || fail "install.sh does not say that a download failed"
