@@ -2,6 +2,8 @@
 # Called by test-dist.sh in a mount namespace: installs a release by install.sh and by dpkg into a root of its own.
 # The root has the programs of this machine under an overlay, so that what an installation adds can be listed.
 set -euo pipefail
+# chroot and dpkg's helpers are there, also for users whose path ends before.
+PATH=$PATH:/usr/sbin:/sbin
 dist=$1 work=$2 version=$3 signers=$4
 
 skip() { echo "skipped: $1" >&2; }
