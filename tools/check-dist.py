@@ -1,4 +1,4 @@
-"""Checks image, wheel, npm packages, bill of materials and licences of a release against each other and their formats.
+"""Checks the artefacts of a release, for every processor, against each other and their formats.
 
 Called by test-dist.sh as: check-dist.py DIST VERSION ROOTFS; unpacks the image for this machine to ROOTFS.
 """
@@ -8,18 +8,35 @@ import configparser
 import csv
 import email
 import glob
+import gzip
 import hashlib
 import io
 import json
 import platform
 import re
+import shutil
+import struct
+import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 DIST, VERSION, ROOTFS = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+
+
+@dataclass
+class Processor:
+    """Its names, and its number in ELF files."""
+
+    name: str
+    debian: str
+    node: str
+    machine: int
+
+
+PROCESSORS = [Processor("x86_64", "amd64", "x64", 62), Processor("aarch64", "arm64", "arm64", 183)]
 
 
 def check(condition: object, message: str) -> None:
@@ -33,8 +50,8 @@ def one(pattern: str) -> Path:
     return found[0]
 
 
-def check_image() -> bytes:
-    """Every blob has its digest and size, every layer its diff id; returns the program."""
+def check_image() -> dict[str, bytes]:
+    """Every blob has its digest and size, every layer its diff id; returns the program of each platform."""
     with tarfile.open(one("*-oci.tar")) as layout:
         files = {member.name: layout.extractfile(member).read() for member in layout if member.isfile()}
     check(json.loads(files["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}, "the image is no OCI layout")
@@ -48,7 +65,7 @@ def check_image() -> bytes:
         used.add(name)
         return content
 
-    program = None
+    programs = {}
     for top in json.loads(files["index.json"])["manifests"]:
         for described in json.loads(blob(top))["manifests"]:
             manifest = json.loads(blob(described))
@@ -62,20 +79,20 @@ def check_image() -> bytes:
                     raw = archive.fileobj
                     raw.seek(0)
                     check(f"sha256:{hashlib.sha256(raw.read()).hexdigest()}" == diff_id, "a layer has another diff id")
-                    if config["architecture"] == MACHINE:
-                        raw.seek(0)
-                        with tarfile.open(fileobj=raw) as tree:
+                    raw.seek(0)
+                    with tarfile.open(fileobj=raw) as tree:
+                        name = config["config"]["Entrypoint"][0].lstrip("/")
+                        programs[config["architecture"]] = tree.extractfile(name).read()
+                        if config["architecture"] == HERE.debian:
                             tree.extractall(ROOTFS)
-                        program = (ROOTFS / config["config"]["Entrypoint"][0].lstrip("/")).read_bytes()
     unused = {name for name in files if name.startswith("blobs/")} - used
     check(not unused, f"the image has blobs without a use: {unused}")
-    check(program, "the image has no program for this machine")
-    return program
+    return programs
 
 
-def check_wheel() -> bytes:
+def check_wheel(processor: Processor) -> bytes:
     """The record fits, names and metadata are right and the same as in maturin's wheel; returns the program."""
-    path = one(f"*{platform.machine()}.whl")
+    path = one(f"exec_server-{VERSION}-py3-none-*{processor.name}.whl")
     wheel = zipfile.ZipFile(path)
     info = f"exec_server-{VERSION}.dist-info"
     record = {row[0]: row[1:] for row in csv.reader(io.StringIO(wheel.read(f"{info}/RECORD").decode()))}
@@ -101,7 +118,7 @@ def check_wheel() -> bytes:
         check(entry_points(wheel) == entry_points(maturin), "the wheel has other entry points than that of maturin")
         modules = [{it for it in each.namelist() if it.startswith("exec_server/")} for each in (wheel, maturin)]
         check(modules[0] == modules[1], f"other modules than in the wheel of maturin: {modules[0] ^ modules[1]}")
-        print("the wheel is the same as that of maturin")
+        print(f"the wheel for {processor.name} is the same as that of maturin")
     return wheel.read(script)
 
 
@@ -196,15 +213,134 @@ def is_allowed(expression: str, allowed: set) -> bool:
     return met
 
 
-def check_rpm() -> None:
-    content = one("*.rpm").read_bytes()
+def archive(path: Path, mode: str = "r:gz", content: bytes | None = None) -> dict[str, bytes]:
+    """The files of a tar archive."""
+    source = {"fileobj": io.BytesIO(content)} if content is not None else {"name": path}
+    with tarfile.open(mode=mode, **source) as tree:
+        return {member.name: tree.extractfile(member).read() for member in tree if member.isfile()}
+
+
+def check_archives(processor: Processor, libc: str) -> bytes:
+    """Both archives have the same files; returns the program."""
+    name = f"exec-server-{VERSION}-{processor.name}-unknown-linux-{libc}"
+    files = archive(DIST / f"{name}.tar.gz")
+    check(one(f"{name}.tar.zst").read_bytes()[:4] == b"\x28\xb5\x2f\xfd", f"{name}.tar.zst is no zstd file")
+    if shutil.which("zstd"):
+        unpacked = subprocess.run(["zstd", "-dcq", DIST / f"{name}.tar.zst"], stdout=subprocess.PIPE, check=True).stdout
+        check(archive(DIST, "r:", unpacked) == files, f"{name}: the archives have other files")
+    check(all(file.startswith(f"{name}/") for file in files), f"{name} has files beside its directory")
+    return files[f"{name}/exec-server"]
+
+
+def check_deb(processor: Processor) -> bytes:
+    """The package names its processor and version, and its sums fit; returns the program."""
+    version = VERSION.replace("-", "~", 1)
+    content = one(f"exec-server_{version}_{processor.debian}.deb").read_bytes()
+    check(content[:8] == b"!<arch>\n", "the .deb is no archive")
+    members, at = {}, 8
+    while at < len(content):
+        name, size = content[at : at + 16].decode().strip(), int(content[at + 48 : at + 58])
+        members[name] = content[at + 60 : at + 60 + size]
+        at += 60 + size + size % 2
+    check(list(members) == ["debian-binary", "control.tar.gz", "data.tar.gz"], f"the .deb has other members: {list(members)}")
+    control, data = (archive(DIST, content=members[f"{part}.tar.gz"]) for part in ("control", "data"))
+    control, data = ({name.removeprefix("./"): file for name, file in files.items()} for files in (control, data))
+    fields = email.message_from_bytes(control["control"])
+    check((fields["Version"], fields["Architecture"]) == (version, processor.debian), "the .deb is for another version or processor")
+    check(re.fullmatch(r"[^<>]+ <[^<>@ ]+@[^<>@ ]+>", fields["Maintainer"]), f"the .deb has no valid maintainer: {fields['Maintainer']}")
+    sums = dict(reversed(line.split("  ", 1)) for line in control["md5sums"].decode().splitlines())
+    check(sums == {name: hashlib.md5(file).hexdigest() for name, file in data.items()}, "the sums of the .deb do not fit")
+    return data["usr/bin/exec-server"]
+
+
+def check_rpm(processor: Processor) -> bytes:
+    """The package names its processor and version; returns the program."""
+    version = VERSION.replace("-", "~", 1)
+    content = one(f"exec-server-{version}-1.{processor.name}.rpm").read_bytes()
     check(content[:4] == b"\xed\xab\xee\xdb", "the rpm has no lead")
-    check(f"exec-server\0{VERSION}\0".encode() in content, "the rpm is another version")
+
+    def header(at: int) -> tuple[dict[int, str], int]:
+        check(content[at : at + 3] == b"\x8e\xad\xe8", "the rpm has no header")
+        count, size = struct.unpack(">II", content[at + 8 : at + 16])
+        store = at + 16 + 16 * count
+        texts = {}
+        for tag, kind, offset, _ in struct.iter_unpack(">IIII", content[at + 16 : store]):
+            # 6 is a string, 9 a translated one.
+            if kind in (6, 9):
+                texts[tag] = content[store + offset : content.index(b"\0", store + offset)].decode()
+        return texts, store + size
+
+    _, end = header(96)
+    texts, end = header(end + -end % 8)
+    found = [texts.get(tag) for tag in (1000, 1001, 1022)]
+    check(found == ["exec-server", version, processor.name], f"the rpm is of {found}")
+    payload = gzip.decompress(content[end:])
+    program, at = None, 0
+    while at < len(payload):
+        check(payload[at : at + 6] == b"070701", "the payload of the rpm is no cpio archive")
+        size, length = int(payload[at + 54 : at + 62], 16), int(payload[at + 94 : at + 102], 16)
+        name = payload[at + 110 : at + 110 + length - 1].decode()
+        start = at + 110 + length + -(110 + length) % 4
+        if name.endswith("/usr/bin/exec-server"):
+            program = payload[start : start + size]
+        if name == "TRAILER!!!":
+            break
+        at = start + size + -size % 4
+    check(program, "the rpm has no program")
+    return program
 
 
-program = check_image()
-check(program == check_wheel(), "image and wheel have different programs")
+def check_program(program: bytes, processor: Processor, libc: str) -> None:
+    """The program is for the processor, and needs libraries only where its archive is named so."""
+    check(program[:6] == b"\x7fELF\x02\x01", "the program is no 64-bit ELF file")
+    kind, machine = struct.unpack("<HH", program[16:20])
+    check(machine == processor.machine and kind in (2, 3), f"the program for {processor.name} is for ELF machine {machine}")
+    table, size, count = *struct.unpack("<Q", program[32:40]), *struct.unpack("<HH", program[54:58])
+    segments = {struct.unpack("<I", program[table + size * i :][:4])[0] for i in range(count)}
+    is_static = 3 not in segments
+    check(is_static == (libc == "musl"), f"the program for {processor.name} is {'' if is_static else 'not '}static, and named {libc}")
+
+
+def check_facts() -> None:
+    """release.json lists every file and names the compiler of every program."""
+    facts = json.loads((DIST / "release.json").read_text())
+    check((facts["name"], facts["version"]) == ("exec-server", VERSION), "release.json is of another release")
+    listed = {it["name"]: (it["size"], it["sha256"]) for it in facts["files"]}
+    files = [it for it in DIST.iterdir() if not it.name.startswith("SHA256SUMS") and it.name != "release.json"]
+    actual = {it.name: (it.stat().st_size, hashlib.sha256(it.read_bytes()).hexdigest()) for it in files}
+    check(listed == actual, f"release.json is wrong about {sorted(dict(listed.items() ^ actual.items()))}")
+    for target, tools in facts["toolchains"].items():
+        check(any(re.match(r"rustc version 1\.\d", it) for it in tools), f"release.json does not say what compiled {target}: {tools}")
+
+
+HERE = next(it for it in PROCESSORS if it.name == platform.machine())
+check_facts()
+images = check_image()
+targets = {}
+for path in DIST.glob(f"exec-server-{VERSION}-*.tar.gz"):
+    processor, libc = re.fullmatch(r"exec-server-.*-(\w+)-unknown-linux-(\w+)\.tar\.gz", path.name).groups()
+    targets[processor] = libc
+check(HERE.name in targets, f"the release has nothing for {HERE.name}")
+check(set(targets) <= {it.name for it in PROCESSORS}, f"the release is for unknown processors: {targets}")
+for processor in PROCESSORS:
+    if processor.name not in targets:
+        continue
+    libc = targets[processor.name]
+    program = check_archives(processor, libc)
+    check_program(program, processor, libc)
+    npm = archive(one(f"exec-server-linux-{processor.node}-{VERSION}.tgz"))
+    check(json.loads(npm["package/package.json"])["cpu"] == [processor.node], "an npm package is for another processor")
+    others = {
+        "image": images.pop(processor.debian, None),
+        "wheel": check_wheel(processor),
+        "npm package": npm["package/bin/exec-server"],
+        ".deb": check_deb(processor),
+        ".rpm": check_rpm(processor),
+    }
+    for name, other in others.items():
+        check(other == program, f"the {name} for {processor.name} has another program than the archive")
+    print(f"archives, image, wheel, npm package, .deb and .rpm for {processor.name} have the same program")
+check(not images, f"the image is also for {sorted(images)}")
 check_npm()
 check_sbom()
-check_rpm()
-print("image, wheel, npm packages, rpm and bill of materials fit their formats and each other")
+print("all artefacts fit their formats and each other")

@@ -2,7 +2,9 @@
 # Called by test-dist.sh in a mount namespace: installs a release by install.sh and by dpkg into a root of its own.
 # The root has the programs of this machine under an overlay, so that what an installation adds can be listed.
 set -euo pipefail
-dist=$1 work=$2 version=$3
+# chroot and dpkg's helpers are there, also for users whose path ends before.
+PATH=$PATH:/usr/sbin:/sbin
+dist=$1 work=$2 version=$3 signers=$4
 
 skip() { echo "skipped: $1" >&2; }
 fail() { echo "test-dist: $1" >&2; exit 1; }
@@ -36,6 +38,12 @@ printf 'root:x:0:0::/root:/bin/sh\nuser:x:65534:65534::/home/user:/bin/sh\n' >"$
 printf 'root:x:0:\nuser:x:65534:\n' >"$root/etc/group"
 printf 'passwd: files\ngroup: files\nhosts: files\n' >"$root/etc/nsswitch.conf"
 chmod 1777 "$root/tmp"
+# A release that is not signed yet has a signature by the test.
+trusted=()
+if [ -n "$signers" ]; then
+    cp "$signers" "$root/etc/signers"
+    trusted=(--signers /etc/signers)
+fi
 cp "$root/etc/passwd" "$work/passwd"
 
 # Files that are not on this machine; dpkg and ldconfig may leave empty directories.
@@ -45,9 +53,44 @@ as_user() { chroot --userspec=65534:65534 --groups= "$root" /usr/bin/env -i HOME
 refused() {
     local reason=$1
     shift
-    if inside sh /release/install.sh "$@" >"$work/log" 2>&1; then fail "install.sh accepted: $reason"; fi
+    if inside sh /release/install.sh "${trusted[@]}" "$@" >"$work/log" 2>&1; then fail "install.sh accepted: $reason"; fi
     grep -q -- "$reason" "$work/log" || { cat "$work/log" >&2; fail "install.sh does not say: $reason"; }
     [ -z "$(added)" ] || { added >&2; fail "install.sh installed something, although $reason"; }
+}
+
+# Types the quick start of the README, with nothing but what install.sh installed, where there is no network but `lo`.
+# A root by pivot_root, because the kernel lets no process make a sandbox below chroot.
+quick_start() {
+    local section ready line
+    if ! command -v ip >/dev/null && ! command -v python3 >/dev/null; then
+        skip "the quick start of the README, because neither ip nor python3 can start a loopback device"
+        return
+    fi
+    section=$(sed -n '/^## Quick start/,/^## /p' "$work"/gz/*/README.md)
+    sed -n '/^```console/,/^```$/p' <<<"$section" | sed '/^```/d' >"$work/expected"
+    [ "$(grep -c '^\$ ' "$work/expected")" -ge 3 ] || fail "the README has no quick start"
+    {
+        echo "coproc $(grep -m 1 '^exec-server --listen' <<<"$section")"
+        echo 'server=$COPROC_PID; trap "kill $server" EXIT; read -r ready <&"${COPROC[0]}"; exec 2>&1'
+        while IFS= read -r line; do
+            case "$line" in
+                '$ '*) printf 'printf "%%s\\n" %q\n%s\n' "$line" "${line#'$ '}" ;;
+            esac
+        done <"$work/expected"
+    } >"$root/tmp/quick-start.sh"
+    unshare --mount --net bash -euc '
+        ip link set lo up 2>/dev/null || python3 -c "
+import fcntl, socket, struct
+fcntl.ioctl(socket.socket(), 0x8914, struct.pack(\"16sh14x\", b\"lo\", 1))"
+        mount --rbind "$0" "$0"
+        cd "$0"
+        pivot_root . .
+        umount -l .
+        exec setpriv "$@" env -i HOME=/home/user PATH=/home/user/.local/bin:/usr/bin:/bin bash -c "cd && exec bash /tmp/quick-start.sh"
+    ' "$root" "${identity[@]}" >"$work/actual" 2>"$work/log" || { cat "$work/actual" "$work/log" >&2; fail "the quick start of the README failed"; }
+    diff "$work/expected" "$work/actual" || { cat "$work/log" >&2; fail "the quick start prints something else than the README says"; }
+    ready=$((($(date +%s%N) - started) / 1000000))
+    echo "the quick start of the README works without a network; with the installation it took $((ready / 1000)).$((ready % 1000 / 100)) s"
 }
 
 # In a user namespace, the files of the machine belong to users that do not exist there.
@@ -62,7 +105,7 @@ inside sh /release/install.sh --help | grep -c -- --dry-run >/dev/null
 inside sh /release/install.sh --from /release --dry-run | grep -c '/usr/local/bin/exec-server' >/dev/null
 [ -z "$(added)" ] || fail "a dry run installed something"
 install_as_root() {
-    inside sh /release/install.sh --from /release --require-signature >"$work/log" || { cat "$work/log" >&2; fail "install.sh failed as root"; }
+    inside sh /release/install.sh --from /release "${trusted[@]}" --require-signature >"$work/log" || { cat "$work/log" >&2; fail "install.sh failed as root"; }
     grep -q "verified the signature" "$work/log" || fail "install.sh did not verify the signature"
     grep -q "verified the checksum" "$work/log" || fail "install.sh did not verify the checksum"
     grep -q "exec-server --listen" "$work/log" || fail "install.sh does not say what to type next"
@@ -71,7 +114,7 @@ install_as_root() {
         share/fish/vendor_completions.d/exec-server.fish; do
         [ -s "$root/usr/local/$file" ] || fail "install.sh did not install $file"
     done
-    inside sh /release/install.sh --from /release >/dev/null || fail "a second installation over the first failed"
+    inside sh /release/install.sh --from /release "${trusted[@]}" >/dev/null || fail "a second installation over the first failed"
     inside sh /release/install.sh --uninstall >/dev/null
     [ -z "$(added)" ] || { added >&2; fail "--uninstall left files"; }
 }
@@ -126,19 +169,32 @@ else
     source=/release
 fi
 id_of_user=0
+identity=()
+# The default prefix is the home of a user, and /usr/local for the root of a user namespace.
+prefix=()
 if chroot --userspec=65534:65534 --groups= "$root" /usr/bin/true 2>/dev/null; then
     id_of_user=65534
+    identity=(--reuid=65534 --regid=65534 --clear-groups)
     chown 65534:65534 "$root/home/user"
 else
     as_user() { chroot "$root" /usr/bin/env -i HOME=/home/user PATH=/usr/bin:/bin "$@"; }
+    prefix=(--prefix /home/user/.local)
 fi
-as_user bash --posix /release/install.sh --from "$source" --prefix /home/user/.local >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "install.sh failed as a user"; }
+started=$(date +%s%N)
+as_user bash --posix /release/install.sh --from "$source" "${prefix[@]}" "${trusted[@]}" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "install.sh failed as a user"; }
 grep -q 'export PATH="/home/user/.local/bin' "$work/log" || fail "install.sh does not say how to extend the path"
 [ "$(as_user /home/user/.local/bin/exec-server --version)" = "exec-server $version" ] || fail "the program of the user does not run"
 [ "$(stat -c %u "$root/home/user/.local/bin/exec-server")" = "$id_of_user" ] || fail "the program has another owner"
 [ -z "$(added)" ] || fail "the installation of a user changed the system"
+for file in share/man/man1/exec-server.1 share/bash-completion/completions/exec-server; do
+    [ -s "$root/home/user/.local/$file" ] || fail "install.sh did not install $file for a user"
+done
+quick_start
+as_user sh /release/install.sh "${prefix[@]}" --uninstall >/dev/null
+left=$(find "$root/home/user/.local" ! -type d ! -path '*/state/*')
+[ -z "$left" ] || fail "--uninstall of a user left $left"
 if [ "$source" != /release ]; then
-    if as_user sh /release/install.sh --from "$source/no-such-release" >"$work/log" 2>&1; then fail "install.sh installed from nowhere"; fi
+    if as_user sh /release/install.sh "${trusted[@]}" --from "$source/no-such-release" >"$work/log" 2>&1; then fail "install.sh installed from nowhere"; fi
     grep -q "cannot download" "$work/log" || fail "install.sh does not say that a download failed"
 fi
 # Without zstd and ssh-keygen: the .tar.gz, and a warning instead of a check.
@@ -148,7 +204,7 @@ for tool in sh tar gzip sed head mkdir cp chmod mv rm id uname mktemp cat sha256
 done
 chroot "$root" /usr/bin/env -i PATH=/tmp/tools HOME=/root sh /release/install.sh --from /release --prefix /tmp/few >"$work/log" 2>&1 ||
     { cat "$work/log" >&2; fail "install.sh needs more tools than it says"; }
-grep -q "checksum of .*tar.gz" "$work/log" && grep -q "signature is not verified" "$work/log" || fail "install.sh hides what it did not check"
+grep -q "checksum of .*tar.gz" "$work/log" && grep -qE "signature is not verified|this release is not signed" "$work/log" || fail "install.sh hides what it did not check"
 if chroot "$root" /usr/bin/env -i PATH=/tmp/tools HOME=/root sh /release/install.sh --from /release --prefix /tmp/few --require-signature >"$work/log" 2>&1; then
     fail "install.sh ignored --require-signature"
 fi
@@ -158,7 +214,7 @@ echo "install.sh installs as a user, by download, and with few tools"
 # The Debian package.
 [ "$is_root" = yes ] || exit 0
 command -v dpkg >/dev/null || { skip "the .deb, because dpkg is not installed"; exit 0; }
-package=$(ls "$dist"/*.deb)
+package=$(ls "$dist"/*_"$(dpkg --print-architecture)".deb)
 [ "$(dpkg-deb --field "$package" Version)" = "$version" ] || fail "the .deb has another version"
 force=()
 if dpkg-deb --field "$package" Depends | grep -c . >/dev/null; then

@@ -79,6 +79,9 @@ pub struct Options {
     /// Compress less, for tests
     #[arg(long)]
     fast: bool,
+    /// Do not install and run the artefacts, which tools/test-dist.sh does with every complete release that is compiled here
+    #[arg(long)]
+    no_check: bool,
     /// Allow cargo to use the network
     #[arg(long)]
     online: bool,
@@ -209,22 +212,36 @@ fn make(options: &Options) -> Result<()> {
         let url = options.release_url.as_deref();
         writer.write(&tarball::installer(&release, url, signers.as_deref())?)?;
     }
-    writer.finish(&release, key)
+    writer.finish(&release, &programs, key)?;
+    // What is compiled here is what users get, so it is installed and run here first.
+    if options.only.is_empty() && options.binary.is_empty() && !options.no_check {
+        let mut check = Command::new(release.root.join("tools/test-dist.sh"));
+        run(check.args(["--static", "--dist"]).arg(std::path::absolute(&out)?))
+            .context("the artefacts do not pass their checks")?;
+    }
+    Ok(())
 }
 
 /// The given programs, or new ones.
 fn programs(release: &Release, options: &Options) -> Result<Vec<Program>> {
-    let mut paths = options.binary.clone();
-    if paths.is_empty() {
+    let mut found: Vec<Program> = Vec::new();
+    for path in &options.binary {
+        found.push(Program::read(path)?);
+    }
+    if found.is_empty() {
         for arch in &options.arch {
-            paths.push(compile::compile(release, *arch, !options.online)?);
+            let path = compile::compile(release, *arch, !options.online)?;
+            found.push(Program::read(&path)?.static_only()?);
         }
     }
     let mut programs: Vec<Program> = Vec::new();
-    for path in &paths {
-        let program = Program::read(path)?;
+    for program in found {
         if let Some(other) = programs.iter().find(|it| it.arch == program.arch) {
-            bail!("{} and {} are for the same processor", other.path.display(), path.display());
+            bail!(
+                "{} and {} are for the same processor",
+                other.path.display(),
+                program.path.display()
+            );
         }
         programs.push(program);
     }
@@ -282,9 +299,9 @@ impl Writer {
         Ok(())
     }
 
-    fn finish(mut self, release: &Release, key: Option<&Path>) -> Result<()> {
+    fn finish(mut self, release: &Release, programs: &[Program], key: Option<&Path>) -> Result<()> {
         self.written.sort();
-        let facts = release.facts(&self.written)?;
+        let facts = release.facts(&self.written, programs)?;
         self.write(&Artefact::new(FACTS, facts))?;
         self.written.sort();
         let sums: Vec<_> =

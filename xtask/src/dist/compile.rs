@@ -25,7 +25,7 @@ pub fn compile(release: &Release, arch: Arch, offline: bool) -> Result<PathBuf> 
         .args(["build", "--release", "--locked", "--package", "exec-server", "--target", &target])
         .args(offline.then_some("--offline"))
         .env("SOURCE_DATE_EPOCH", release.epoch.to_string())
-        .env("CARGO_ENCODED_RUSTFLAGS", rust_flags(release)?);
+        .env("CARGO_ENCODED_RUSTFLAGS", rust_flags(&release.root)?);
     compiler.set(&mut command, release, arch)?;
     run(&mut command).context("the program was not built")?;
     Ok(target_dir(release).join(target).join("release/exec-server"))
@@ -50,22 +50,21 @@ pub fn fetch(release: &Release, arches: &[Arch]) -> Result<()> {
     Ok(())
 }
 
-/// Paths of this machine do not get into the program, so that it is the same from every directory.
-fn rust_flags(release: &Release) -> Result<String> {
-    let remap =
-        |(from, to): (PathBuf, &str)| format!("--remap-path-prefix={}={to}", from.display());
+fn rust_flags(root: &Path) -> Result<String> {
     let mut flags = vec!["-Clinker=rust-lld".to_owned()];
-    flags.extend(private_paths(release)?.into_iter().map(remap));
+    flags.extend(remaps(root, "--remap-path-prefix")?);
     Ok(flags.join("\x1f"))
 }
 
-fn private_paths(release: &Release) -> Result<Vec<(PathBuf, &'static str)>> {
+/// Options by which paths of this machine do not get into the program, so that it is the same from every directory.
+fn remaps(root: &Path, option: &str) -> Result<Vec<String>> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| {
         let home = std::env::var_os("HOME")?;
         Some(Path::new(&home).join(".cargo"))
     });
     let home = home.context("neither CARGO_HOME nor HOME is set")?;
-    Ok(vec![(home, "/cargo"), (release.root.clone(), "/exec-server")])
+    let paths = [(home.as_path(), "/cargo"), (root, "/exec-server")];
+    Ok(paths.map(|(from, to)| format!("{option}={}={to}", from.display())).into())
 }
 
 fn target_dir(release: &Release) -> PathBuf {
@@ -128,9 +127,7 @@ impl CCompiler {
 
     fn set(&self, command: &mut Command, release: &Release, arch: Arch) -> Result<()> {
         let target = arch.musl_target().replace('-', "_");
-        let maps = private_paths(release)?.into_iter();
-        let maps: Vec<_> =
-            maps.map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display())).collect();
+        let maps = remaps(&release.root, "-ffile-prefix-map")?;
         command.env(format!("CFLAGS_{target}"), maps.join(" "));
         match self {
             Self::Given(_) => {}
@@ -185,4 +182,46 @@ fn write_program(path: &Path, text: &str) -> Result<()> {
 pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILES: [(&str, &str); 4] = [
+        (
+            "Cargo.toml",
+            "[workspace]\nmembers = ['part']\n[package]\nname = 'whole'\nedition = '2024'\n\
+             [dependencies]\npart = { path = 'part' }\n[profile.release]\ndebug = true\n",
+        ),
+        ("src/main.rs", "fn main() { part::check(std::env::args().count()) }\n"),
+        ("part/Cargo.toml", "[package]\nname = 'part'\nedition = '2024'\n"),
+        ("part/src/lib.rs", "pub fn check(count: usize) { assert!(count < 9, \"too many\") }\n"),
+    ];
+
+    /// The program, with lines of the source for a debugger, which name its directory.
+    fn built(root: &Path, flags: &[String]) -> Vec<u8> {
+        for (name, text) in FILES {
+            let path = root.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let mut command = Command::new(cargo());
+        command.current_dir(root).args(["build", "--quiet", "--release", "--offline"]);
+        command.args(["--target-dir", "target"]).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+        run(&mut command).unwrap();
+        std::fs::read(root.join("target/release/whole")).unwrap()
+    }
+
+    #[test]
+    fn a_program_is_the_same_from_every_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, two, other] = ["one", "a/second-directory", "without-flags"]
+            .map(|name| dir.path().canonicalize().unwrap().join(name));
+        let same = |root: &Path| built(root, &remaps(root, "--remap-path-prefix").unwrap());
+        assert!(same(&one) == same(&two), "paths of the build are in the program");
+        let place = other.to_str().unwrap().as_bytes();
+        let has_place = |program: &[u8]| program.windows(place.len()).any(|part| part == place);
+        assert!(has_place(&built(&other, &[])), "this test would not notice a path");
+    }
 }

@@ -87,6 +87,22 @@ impl Program {
         Ok(program)
     }
 
+    /// Refuses a program that would start only beside the libraries of this machine.
+    pub fn static_only(self) -> Result<Self> {
+        ensure!(
+            self.linkage == Linkage::Static,
+            "{} is not static, although it was compiled for musl: it has a program interpreter. Look for a linker or \
+             flags in the environment and in .cargo/config.toml that override those of this command",
+            self.path.display()
+        );
+        Ok(self)
+    }
+
+    /// The compilers and linkers that made the program, as they name themselves in it.
+    pub fn toolchain(&self) -> Result<Vec<String>> {
+        toolchain(&self.bytes).with_context(|| format!("cannot read {}", self.path.display()))
+    }
+
     /// The Rust target that names the archives.
     pub fn target(&self) -> String {
         match self.linkage {
@@ -119,25 +135,57 @@ impl Program {
 fn inspect(bytes: &[u8]) -> Result<(Arch, Linkage)> {
     const PROGRAM_INTERPRETER: usize = 3;
     ensure!(bytes.starts_with(b"\x7fELF\x02\x01"), "it is not a 64-bit program for Linux");
-    let field = |at: usize, size: usize| -> Result<usize> {
-        let bytes = bytes.get(at..at + size).context("its header is cut off")?;
-        let mut wide = [0; 8];
-        wide[..size].copy_from_slice(bytes);
-        usize::try_from(u64::from_le_bytes(wide)).context("its header is damaged")
-    };
-    let arch = match field(18, 2)? {
+    let arch = match field(bytes, 18, 2)? {
         62 => Arch::X86_64,
         183 => Arch::Aarch64,
         other => bail!("there are no packages for its processor (ELF machine {other})"),
     };
-    let (table, size, count) = (field(32, 8)?, field(54, 2)?, field(56, 2)?);
-    for index in 0..count {
-        let entry = table.checked_add(index * size).context("its header is damaged")?;
-        if field(entry, 4)? == PROGRAM_INTERPRETER {
+    let segments = (field(bytes, 32, 8)?, field(bytes, 54, 2)?, field(bytes, 56, 2)?);
+    for entry in entries(segments)? {
+        if field(bytes, entry, 4)? == PROGRAM_INTERPRETER {
             return Ok((arch, Linkage::Dynamic));
         }
     }
     Ok((arch, Linkage::Static))
+}
+
+/// What compilers and linkers wrote about themselves into an ELF file (the section `.comment`), sorted.
+fn toolchain(bytes: &[u8]) -> Result<Vec<String>> {
+    let table = (field(bytes, 40, 8)?, field(bytes, 58, 2)?, field(bytes, 60, 2)?);
+    let sections = entries(table)?;
+    let Some(names) = sections.get(field(bytes, 62, 2)?) else { return Ok(Vec::new()) };
+    let names = field(bytes, names + 24, 8)?;
+    for entry in sections {
+        let name = names.checked_add(field(bytes, entry, 4)?).and_then(|at| bytes.get(at..));
+        if name.is_some_and(|name| name.starts_with(b".comment\0")) {
+            let (start, size) = (field(bytes, entry + 24, 8)?, field(bytes, entry + 32, 8)?);
+            let end = start.checked_add(size).context("its header is damaged")?;
+            let text = bytes.get(start..end).context("its section .comment is cut off")?;
+            let words = text.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+            let mut words: Vec<_> =
+                words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+            words.sort();
+            words.dedup();
+            return Ok(words);
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Where the entries of a table in an ELF file begin: its place, the size of an entry, and their count.
+fn entries((table, size, count): (usize, usize, usize)) -> Result<Vec<usize>> {
+    let end = count.checked_mul(size).and_then(|length| table.checked_add(length));
+    end.context("its header is damaged")?;
+    Ok((0..count).map(|index| table + index * size).collect())
+}
+
+/// A number of `size` bytes in an ELF file.
+fn field(bytes: &[u8], at: usize, size: usize) -> Result<usize> {
+    let end = at.checked_add(size).context("its header is damaged")?;
+    let bytes = bytes.get(at..end).context("its header is cut off")?;
+    let mut wide = [0; 8];
+    wide[..size].copy_from_slice(bytes);
+    usize::try_from(u64::from_le_bytes(wide)).context("its header is damaged")
 }
 
 #[cfg(test)]
@@ -151,6 +199,25 @@ mod tests {
         assert_eq!(arch.name(), std::env::consts::ARCH);
         let is_static = cfg!(target_feature = "crt-static");
         assert_eq!(linkage == Linkage::Static, is_static);
+    }
+
+    #[test]
+    fn a_program_names_its_compiler() {
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let found = toolchain(&own).unwrap();
+        assert!(found.iter().any(|line| line.starts_with("rustc version 1.")), "{found:?}");
+        assert!(toolchain(&own[..own.len() / 2]).is_err());
+    }
+
+    #[test]
+    fn a_program_for_musl_that_needs_libraries_is_refused() {
+        let program = |linkage| {
+            let path = PathBuf::from("target/x86_64-unknown-linux-musl/release/exec-server");
+            Program { path, arch: Arch::X86_64, linkage, bytes: Rc::new([]) }.static_only()
+        };
+        assert!(program(Linkage::Static).is_ok());
+        let error = program(Linkage::Dynamic).err().unwrap().to_string();
+        assert!(error.contains("release/exec-server is not static"), "{error}");
     }
 
     #[test]

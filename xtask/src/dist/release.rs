@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use serde_json::json;
+use serde_json::{Map, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::program::Program;
 use super::tree::{Effort, Tree};
 
 /// The version of the workspace; every artefact takes it from here.
@@ -47,11 +48,19 @@ impl Release {
         Ok(OffsetDateTime::from_unix_timestamp(seconds)?.format(&Rfc3339)?)
     }
 
-    /// `release.json`: the version, and name, size and digest of each artefact.
-    pub fn facts(&self, artefacts: &[(String, usize, String)]) -> Result<Vec<u8>> {
+    /// `release.json`: the version, what compiled each program, and name, size and digest of each artefact.
+    pub fn facts(
+        &self,
+        artefacts: &[(String, usize, String)],
+        programs: &[Program],
+    ) -> Result<Vec<u8>> {
+        let mut toolchains = Map::new();
+        for program in programs {
+            toolchains.insert(program.target(), json!(program.toolchain()?));
+        }
         let file = |(name, size, sha256): &(String, usize, String)| json!({"name": name, "size": size, "sha256": sha256});
         let files: Vec<_> = artefacts.iter().map(file).collect();
-        let facts = json!({"name": "exec-server", "version": VERSION, "time": self.time()?, "files": files});
+        let facts = json!({"name": "exec-server", "version": VERSION, "time": self.time()?, "toolchains": toolchains, "files": files});
         let mut text = serde_json::to_vec_pretty(&facts).context("cannot write release.json")?;
         text.push(b'\n');
         Ok(text)

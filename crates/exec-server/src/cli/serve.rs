@@ -208,7 +208,7 @@ pub struct Arguments {
 pub enum Command {
     /// Show on this machine what a lost link, a killed relay and a sandbox mean for a command.
     ///
-    /// Starts servers on loopback in a temporary directory, and removes both; takes about half a minute. Exits with 1 if
+    /// Starts servers on loopback in a temporary directory, and removes both; takes under a minute. Exits with 1 if
     /// something else happened than what was to be shown.
     #[command(after_help = demo::EXAMPLES)]
     Demo(DemoArguments),
