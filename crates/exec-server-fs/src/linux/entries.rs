@@ -11,9 +11,10 @@ use rustix::io::Errno;
 /// Reads directories one after another with the same buffer.
 pub struct EntryReader {
     buffer: Vec<u8>,
-    /// Names that were read ahead, each with its end, and their types.
+    /// Names that were read ahead, each with a zero.
     ahead: Vec<u8>,
-    kinds: Vec<FileType>,
+    /// The types of these names, and their bytes with the zero.
+    kinds: Vec<(FileType, usize)>,
 }
 
 /// About 1600 entries of usual length per system call; small enough for the allocator to keep the block.
@@ -46,8 +47,9 @@ impl EntryReader {
         kinds.clear();
         let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
         let read = read_on(&mut entries, |name, kind| {
-            ahead.extend_from_slice(name.to_bytes_with_nul());
-            kinds.push(kind);
+            let name = name.to_bytes_with_nul();
+            ahead.extend_from_slice(name);
+            kinds.push((kind, name.len()));
             Ok(kinds.len() < MAX_AHEAD)
         });
         let rest = match read {
@@ -63,7 +65,7 @@ impl EntryReader {
 pub struct NamesAhead<'a> {
     entries: RawDir<'a, BorrowedFd<'a>>,
     ahead: &'a [u8],
-    kinds: &'a [FileType],
+    kinds: &'a [(FileType, usize)],
     rest: Rest,
 }
 
@@ -77,7 +79,15 @@ enum Rest {
 impl NamesAhead<'_> {
     /// Whether the directory can have a name of this kind; certain only where it is small.
     pub fn may_have(&self, is_wanted: impl Fn(&[u8]) -> bool) -> bool {
-        !matches!(self.rest, Rest::Nothing) || self.ahead.split(|byte| *byte == 0).any(is_wanted)
+        if !matches!(self.rest, Rest::Nothing) {
+            return true;
+        }
+        let mut ahead = self.ahead;
+        self.kinds.iter().any(|(_, len)| {
+            let (name, rest) = ahead.split_at(*len);
+            ahead = rest;
+            is_wanted(&name[..len - 1])
+        })
     }
 
     /// Visits every name, as [`EntryReader::read`] does.
@@ -86,10 +96,10 @@ impl NamesAhead<'_> {
         mut visit: impl FnMut(&CStr, FileType) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut ahead = self.ahead;
-        for kind in self.kinds {
-            let name = CStr::from_bytes_until_nul(ahead).expect("each name has its end");
-            ahead = &ahead[name.count_bytes() + 1..];
-            visit(name, *kind)?;
+        for (kind, len) in self.kinds {
+            let (name, rest) = ahead.split_at(*len);
+            ahead = rest;
+            visit(CStr::from_bytes_with_nul(name).expect("a name ends with its zero"), *kind)?;
         }
         match self.rest {
             Rest::Nothing => Ok(()),
