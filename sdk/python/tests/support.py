@@ -144,7 +144,7 @@ def as_root() -> Iterator[str]:
 
 
 def make_authority(directory: Path, name: str) -> Path:
-    """The certificate of an authority; beside it are `NAME.crt` and `NAME.crt.key`, a server's for 127.0.0.1 that it has signed."""
+    """The certificate of an authority; beside it are `NAME.crt` for a server on 127.0.0.1, and `NAME.crt.key`."""
     authority, server = directory / f"{name}.pem", directory / f"{name}.crt"
     new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     signer = ["-CA", str(authority), "-CAkey", f"{authority}.key"]

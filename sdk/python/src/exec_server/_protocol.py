@@ -40,7 +40,7 @@ def decode(text: str | memoryview) -> bytes:
 
 
 def chunk_of(payload: Mapping[str, Any]) -> bytes | memoryview:
-    """The bytes of the member `chunk`: base64, or bytes already; those of a notification are valid while it is handled."""
+    """The bytes of the member `chunk`, which is base64 or, in a binary message, bytes; a view is of the message."""
     chunk = payload["chunk"]
     return a2b_base64(chunk) if isinstance(chunk, str) else chunk
 

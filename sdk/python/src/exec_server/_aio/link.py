@@ -156,7 +156,7 @@ class Link:
         return None
 
     async def receive(self, deadline: float | None = None) -> list[bytes | memoryview]:
-        """The next messages, valid until the next call; raises `LinkError` at the end of the connection, or the deadline."""
+        """The next messages, valid until the next call; raises `LinkError` at the end, or at the deadline."""
         if self.ready:
             ready, self.ready = self.ready, []
             return ready
