@@ -41,7 +41,7 @@ pub struct AuditConfig {
     pub target: AuditTarget,
     /// A file of this size is rotated.
     pub max_bytes: u64,
-    /// The number of rotated files that are kept.
+    /// The number of rotated files that are kept; with none, a full file is emptied.
     pub keep: usize,
     /// What happens while the log cannot be written.
     pub on_full: AuditOnFull,

@@ -569,3 +569,21 @@ pub fn cwd_error(uri: &PathUri, cause: ToPathError) -> RequestError {
         ToPathError::Foreign(_) => RequestError::Cwd { uri: uri.as_str().to_owned(), cause },
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_descriptors_in_flight_are_named_with_what_to_do() {
+        let errno = rustix::io::Errno::TOOMANYREFS.raw_os_error();
+        let step = "send the job".to_owned();
+        let cause = io::Error::from_raw_os_error(errno);
+        let error = spawn_error(&SpawnError::Sandbox { step, cause });
+        let data = error.data.expect("an errno");
+        assert_eq!(data.errno.as_deref(), Some("ETOOMANYREFS"));
+        for part in ["send the job", "descriptors in flight", "ETOOMANYREFS", "ulimit -Hn"] {
+            assert!(error.message.contains(part), "{part}: {}", error.message);
+        }
+    }
+}

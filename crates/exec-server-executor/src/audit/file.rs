@@ -36,6 +36,9 @@ impl LogFile {
     }
 
     fn rotate(&mut self) -> io::Result<()> {
+        if self.keep == 0 {
+            return self.file.set_len(0);
+        }
         let names = names(&self.path, self.keep);
         for pair in names.windows(2).rev() {
             match fs::rename(&pair[0], &pair[1]) {
@@ -144,6 +147,18 @@ mod tests {
         for name in names(&path, 2) {
             assert_eq!(fs::metadata(name).unwrap().mode() & 0o777, 0o600);
         }
+    }
+
+    #[test]
+    fn a_full_file_without_rotated_ones_is_emptied() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit");
+        let mut log = LogFile::open(&path, 8, 0).unwrap();
+        for line in ["one\n", "two\n", "three\n"] {
+            log.write(line.as_bytes()).unwrap();
+        }
+        let found: Vec<_> = names(&path, 1).iter().map(|name| read(name)).collect();
+        assert_eq!(found, ["three\n", ""]);
     }
 
     #[test]

@@ -70,10 +70,11 @@ pub fn enter_guardian(clean_up: impl FnOnce()) -> io::Result<Guardian> {
     let notify = notify.and_then(NotifyRelay::enter_guardian);
     let code = wait_for(server);
     kill_descendants();
-    // Every holder of the other end has exited, so the thread sees the end after the last message.
-    notify.into_iter().for_each(|thread| drop(thread.join()));
+    // Before the wait for the thread: a process outside of the tree may hold the other end of its socket.
     temp_registry::sweep();
     clean_up();
+    // Every descendant has exited, so the thread sees the end after the last message.
+    notify.into_iter().for_each(|thread| drop(thread.join()));
     Ok(Guardian::Ended(code))
 }
 
