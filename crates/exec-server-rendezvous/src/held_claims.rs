@@ -96,14 +96,12 @@ impl HeldClaims {
         self.held.insert(environment.to_owned(), Held { claim, registration });
     }
 
-    /// The socket of a claim has ended; returns whether the claim is to be released, because no other socket of this node
-    /// has replaced it.
-    pub fn handle_gone(&mut self, environment: &str, claim: ClaimId) -> bool {
-        let is_held = self.claim(environment) == Some(claim);
-        if is_held {
+    /// The socket of a claim has ended. The claim must be released even if a newer socket has attached here: after a crash
+    /// of the database, the table may name the older claim.
+    pub fn handle_gone(&mut self, environment: &str, claim: ClaimId) {
+        if self.claim(environment) == Some(claim) {
             self.held.remove(environment);
         }
-        is_held
     }
 
     /// A claim was replaced; returns whether the executor is to be closed. The message may be old, or arrive before the
@@ -196,13 +194,14 @@ mod tests {
     fn what_is_said_of_an_older_claim_changes_nothing() {
         let mut claims = holding(claim(1, 7));
         assert!(!claims.handle_replaced(ENV, claim(1, 6)));
-        assert!(!claims.handle_gone(ENV, claim(1, 6)));
+        claims.handle_gone(ENV, claim(1, 6));
+        assert_eq!(claims.claim(ENV), Some(claim(1, 7)));
         assert!(!claims.may_attach(ENV, claim(1, 6)));
         assert!(!claims.handle_replaced("other", claim(9, 9)));
         assert!(claims.handle_replaced(ENV, claim(1, 7)));
         assert!(claims.handle_replaced(ENV, claim(2, 1)));
-        assert!(claims.handle_gone(ENV, claim(1, 7)));
-        assert!(!claims.handle_gone(ENV, claim(1, 7)));
+        claims.handle_gone(ENV, claim(1, 7));
+        assert_eq!(claims.claim(ENV), None);
     }
 
     #[test]
@@ -254,7 +253,7 @@ mod tests {
         claims.handle_unanswered(ENV);
         assert_eq!(claims.take_unanswered(), none);
         assert_eq!(claims.check(ENV, made), Verdict::Close);
-        assert!(claims.handle_gone(ENV, claim(1, 5)));
+        claims.handle_gone(ENV, claim(1, 5));
         assert_eq!(claims.take_unanswered(), [ENV]);
         claims.begin_asking(ENV);
         assert_eq!(claims.check_unanswered(ENV, made), None);
@@ -389,9 +388,8 @@ mod tests {
 
         fn gone(&mut self, node: usize, index: usize) {
             let Some(claim) = take(&mut self.nodes[node].closing, index) else { return };
-            if self.nodes[node].claims.handle_gone(ENV, claim) {
-                self.release(node, claim);
-            }
+            self.nodes[node].claims.handle_gone(ENV, claim);
+            self.release(node, claim);
         }
 
         fn look(&mut self, node: usize) {

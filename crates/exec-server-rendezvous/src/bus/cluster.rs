@@ -328,12 +328,10 @@ impl Shared {
         }
     }
 
-    /// Releases the claim of a socket that has ended, unless another socket of this node has replaced it.
+    /// Releases the claim of a socket that has ended; a newer claim stays.
     fn release(&self, environment: String, claim: ClaimId) {
-        let is_held = self.state().claims.handle_gone(&environment, claim);
-        if is_held {
-            self.send_release(environment, claim);
-        }
+        self.state().claims.handle_gone(&environment, claim);
+        self.send_release(environment, claim);
     }
 
     /// A claim was replaced; closes its executor, if it is still attached here.
