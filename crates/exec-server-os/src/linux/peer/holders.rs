@@ -2,11 +2,12 @@
 //!
 //! The kernel names no process for a TCP socket, so the search inspects the descriptors of processes, in this order:
 //! processes in which peers were found before; the server and its ancestors, because most servers serve the program that
-//! started them; the newest processes; those that were likely holders when all were last listed, and then the others;
-//! all processes and their threads. What is kept from one search to the next decides only about the order.
+//! started them; the newest processes; processes that have another number of descriptors than when all were last listed;
+//! the newest descriptor of the others, and then all of theirs; all processes and their threads. What is kept from one
+//! search to the next decides only about the order.
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -46,15 +47,17 @@ pub enum Search {
 pub struct Holders {
     /// Most recent first.
     found_before: Mutex<Vec<Found>>,
-    /// The likely holders among all processes, when these were last listed; newest first.
-    listed: Mutex<Arc<[Likely]>>,
+    /// All processes when they were last listed; newest first.
+    listed: Mutex<Arc<[Listed]>>,
 }
 
-/// A process with more descriptors than the standard streams, and its user.
+/// A process with its user and its number of descriptors.
 #[derive(Debug, Clone, Copy)]
-pub struct Likely {
+pub struct Listed {
     pid: u32,
     uid: u32,
+    /// Zero if the kernel does not report it.
+    descriptors: i64,
 }
 
 /// A process to inspect, and where in it a peer was found before.
@@ -69,6 +72,8 @@ struct Found {
 const REMEMBERED: usize = 16;
 /// Number of most recent pids to try: a command line client has just been started.
 const RECENT: u32 = 128;
+/// Of these, the ones whose descriptors are all tried: a terminal may have left descriptors with high numbers to a client.
+const YOUNGEST: usize = 16;
 /// Enough for a guardian, a wrapper or two, and the program that started the server.
 const GENERATIONS: usize = 8;
 
@@ -78,24 +83,40 @@ impl Holders {
         let wanted = Wanted::new(inode);
         let before = self.found_before.lock().expect("no holder panics").clone();
         let listed = self.listed.lock().expect("no holder panics").clone();
-        let of_user = |likely: &Likely| likely.uid == uid;
+        let of_user = |listed: &Listed| listed.uid == uid;
         let proc = proc_dir();
-        let newest = recent().filter_map(|pid| Likely::of(proc.as_ref(), pid));
-        let known = newest.chain(listed.iter().copied()).filter(of_user);
-        let others = own_and_ancestors().chain(known.map(|likely| likely.pid));
-        let others = others.map(|pid| Found { pid, descriptor: None });
-        for place in before.into_iter().chain(others) {
+        let own = own_and_ancestors().map(|pid| Found { pid, descriptor: None });
+        for place in before.into_iter().chain(own) {
             if let Some(found) = self.look_at(place, &wanted) {
                 return found;
             }
         }
-        let inspected: HashSet<u32> = listed.iter().map(|likely| likely.pid).collect();
-        let likely = self.list();
-        let likely = likely.iter().filter(|likely| of_user(likely));
-        let mut rest = likely.filter(|likely| !inspected.contains(&likely.pid));
-        let look_at =
-            |likely: &Likely| self.look_at(Found { pid: likely.pid, descriptor: None }, &wanted);
-        if let Some(found) = rest.find_map(look_at) {
+        let all_of = |it: &Listed| self.look_at(Found { pid: it.pid, descriptor: None }, &wanted);
+        let newest_of = |it: &Listed| self.look_at_newest(proc.as_ref(), *it, &wanted);
+        let may_hold = |it: &Listed| of_user(it) && it.may_hold();
+        let recent = recent().filter_map(|pid| Listed::of(proc.as_ref(), pid)).filter(may_hold);
+        for (rank, process) in recent.enumerate() {
+            let found = if rank < YOUNGEST { all_of(&process) } else { newest_of(&process) };
+            if let Some(found) = found {
+                return found;
+            }
+        }
+        // A process that has just connected has one descriptor more, so one call for each of the others is enough.
+        let mut others = Vec::new();
+        for before in listed.iter() {
+            let current = Listed::of(proc.as_ref(), before.pid);
+            let Some(current) = current.filter(may_hold) else { continue };
+            if current.descriptors == before.descriptors {
+                others.push(current);
+            } else if let Some(found) = all_of(&current) {
+                return found;
+            }
+        }
+        let known: HashSet<u32> = listed.iter().map(|listed| listed.pid).collect();
+        let now = self.list();
+        others.extend(now.iter().filter(|it| !known.contains(&it.pid) && may_hold(it)));
+        let found = others.iter().find_map(newest_of);
+        if let Some(found) = found.or_else(|| others.iter().find_map(all_of)) {
             return found;
         }
         // A socket that is passed between processes during the first pass is found in the second.
@@ -114,13 +135,33 @@ impl Holders {
         explain(uid)
     }
 
-    /// Lists the likely holders among all processes, also for later searches.
-    pub fn list(&self) -> Arc<[Likely]> {
+    /// Lists all processes, also for later searches.
+    pub fn list(&self) -> Arc<[Listed]> {
         let proc = proc_dir();
         let all = processes().into_iter();
-        let likely: Arc<[Likely]> = all.filter_map(|pid| Likely::of(proc.as_ref(), pid)).collect();
-        *self.listed.lock().expect("no holder panics") = likely.clone();
-        likely
+        let all: Arc<[Listed]> = all.filter_map(|pid| Listed::of(proc.as_ref(), pid)).collect();
+        *self.listed.lock().expect("no holder panics") = all.clone();
+        all
+    }
+
+    /// Looks at the newest descriptor, which usually has the highest number; at all of them if the kernel does not count.
+    fn look_at_newest(
+        &self,
+        proc: Option<&OwnedFd>,
+        process: Listed,
+        wanted: &Wanted,
+    ) -> Option<Search> {
+        let place = Found { pid: process.pid, descriptor: None };
+        if process.descriptors == 0 {
+            return self.look_at(place, wanted);
+        }
+        let newest = format!("{}/fd/{}\0", process.pid, process.descriptors - 1);
+        let newest =
+            CStr::from_bytes_with_nul(newest.as_bytes()).expect("it ends with its only nul");
+        match is_wanted(proc?, newest, wanted) {
+            Ok(true) => self.look_at(place, wanted),
+            _ => None,
+        }
     }
 
     fn look_at(&self, place: Found, wanted: &Wanted) -> Option<Search> {
@@ -153,14 +194,18 @@ impl Holders {
     }
 }
 
-impl Likely {
-    /// Whether a process has more descriptors than the standard streams. This takes one `stat`; reading the descriptors
-    /// takes a call for each, which dominates the search on a machine with 1,000 processes.
+impl Listed {
+    /// This takes one `stat`; reading the descriptors takes a call for each, which would dominate the search on a machine
+    /// with 1,000 processes.
     fn of(proc: Option<&OwnedFd>, pid: u32) -> Option<Self> {
-        const STANDARD_STREAMS: i64 = 3;
         let stat = statat(proc?, format!("{pid}/fd"), AtFlags::empty()).ok()?;
-        let is_likely = stat.st_size > STANDARD_STREAMS || !descriptors_are_counted();
-        is_likely.then_some(Self { pid, uid: stat.st_uid })
+        Some(Self { pid, uid: stat.st_uid, descriptors: stat.st_size })
+    }
+
+    /// Whether it has more descriptors than the standard streams, or the kernel does not report how many.
+    fn may_hold(&self) -> bool {
+        const STANDARD_STREAMS: i64 = 3;
+        self.descriptors > STANDARD_STREAMS || !descriptors_are_counted()
     }
 }
 
@@ -402,11 +447,32 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_more_than_standard_streams_is_listed_as_likely() {
+    fn a_process_with_more_than_standard_streams_may_hold_a_socket() {
         let _sockets = UnixStream::pair().unwrap();
         let (pid, uid) = (std::process::id(), rustix::process::geteuid().as_raw());
-        let listed = Holders::default().list();
-        assert!(listed.iter().any(|likely| likely.pid == pid && likely.uid == uid));
+        let all = Holders::default().list();
+        let own = all.iter().find(|it| it.pid == pid).unwrap();
+        assert!(own.uid == uid && own.may_hold());
+        let idle = Listed { descriptors: 3, ..*own };
+        assert_eq!(idle.may_hold(), !descriptors_are_counted());
+    }
+
+    #[test]
+    fn the_newest_descriptor_is_found_without_the_others() {
+        let holders = Holders::default();
+        let proc = proc_dir();
+        let own = || Listed::of(proc.as_ref(), std::process::id()).unwrap();
+        if own().descriptors == 0 {
+            return;
+        }
+        let socket = UnixStream::pair().unwrap().0;
+        let wanted = Wanted::new(inode(&socket));
+        // Tests beside this one open and close descriptors.
+        let number = i64::from(socket.as_raw_fd());
+        let at = |number| Listed { descriptors: number + 1, ..own() };
+        let found = holders.look_at_newest(proc.as_ref(), at(number), &wanted);
+        assert_eq!(found, Some(Search::Outside));
+        assert_eq!(holders.look_at_newest(proc.as_ref(), at(number + 5000), &wanted), None);
     }
 
     #[test]
