@@ -174,7 +174,11 @@ impl Driver {
             Ok(connection) => self.handle_connected(connection),
             Err(error) => {
                 tracing::debug!(error = chain(&error), "could not connect");
-                let failure = classify(&error);
+                let failure = match classify(&error) {
+                    // The end of a child or of a single link is final, and its reason must not be replaced.
+                    DialFailure::Cut if !self.shared.dial.can_resume() => DialFailure::Unreachable,
+                    failure => failure,
+                };
                 self.error = Some(error);
                 // New events prove that the session was resumed, so its linger time on the server has started again.
                 if self.received() != self.received {
@@ -270,6 +274,7 @@ fn classify(error: &ExecServerError) -> DialFailure {
         ExecServerError::Server { .. }
         | ExecServerError::Protocol(_)
         | ExecServerError::Spawn { .. } => DialFailure::Refused,
+        ExecServerError::Disconnected { .. } => DialFailure::Cut,
         _ => DialFailure::Unreachable,
     }
 }

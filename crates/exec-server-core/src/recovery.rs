@@ -9,8 +9,8 @@
 //!   └─ t passes ◀───────────────────────────────────┴▶ pausing
 //! ```
 //!
-//! A first dial fails at once, so that its caller can decide. A lost link is retried within a budget, because its
-//! processes keep running.
+//! A first dial that fails is not repeated, so that its caller can decide; one whose connection was made and broke before
+//! the session was open is, a few times. A lost link is retried within a budget, because its processes keep running.
 
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ pub const RECOVERY_BUDGET: Duration = Duration::from_secs(55);
 pub const LAST_ATTEMPT: Duration = Duration::from_secs(2);
 /// The first pause between two attempts.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// First connections that may break before their session is open: a relay that is restarted cuts one, seldom two.
+pub const FIRST_ATTEMPTS: u32 = 3;
 /// Long enough to spare a server that restarts, short enough for several attempts within the budget.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -62,8 +64,10 @@ pub enum Resume {
 /// Why an attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DialFailure {
-    /// The dial failed, or the connection broke again.
+    /// The dial failed.
     Unreachable,
+    /// The connection was made, and broke before the session was open.
+    Cut,
     /// The session is attached to another connection, probably our previous one whose loss the server has not detected.
     StillAttached,
     /// The server rejected the client; a retry would not help.
@@ -86,6 +90,8 @@ struct Attempt {
     is_repair: bool,
     /// Whether no other attempt follows.
     is_last: bool,
+    /// First connections that were cut.
+    cuts: u32,
 }
 
 impl Recovery {
@@ -100,7 +106,7 @@ impl Recovery {
             return;
         }
         let deadline = (resume == Resume::Yes).then(|| now + self.budget);
-        self.dial(Attempt { resume, deadline, is_repair: false, is_last: false });
+        self.dial(Attempt { resume, deadline, is_repair: false, is_last: false, cuts: 0 });
     }
 
     /// The attempt succeeded.
@@ -112,7 +118,13 @@ impl Recovery {
     /// The connection is lost.
     pub fn handle_lost(&mut self, now: Instant) {
         let deadline = Some(now + self.budget);
-        self.dial(Attempt { resume: Resume::Yes, deadline, is_repair: true, is_last: false });
+        self.dial(Attempt {
+            resume: Resume::Yes,
+            deadline,
+            is_repair: true,
+            is_last: false,
+            cuts: 0,
+        });
     }
 
     /// The connection is lost, and its session cannot be resumed.
@@ -136,9 +148,16 @@ impl Recovery {
         let State::Dialing(attempt) = self.state else { return };
         let is_worth_it = match failure {
             DialFailure::Refused => false,
-            DialFailure::StillAttached | DialFailure::Unreachable => attempt.is_repair,
+            DialFailure::StillAttached | DialFailure::Unreachable | DialFailure::Cut => {
+                attempt.is_repair
+            }
         };
         let until = now + self.backoff.next(jitter);
+        if failure == DialFailure::Cut && !attempt.is_repair && attempt.cuts + 1 < FIRST_ATTEMPTS {
+            let attempt = Attempt { cuts: attempt.cuts + 1, ..attempt };
+            self.state = State::Pausing { until, attempt };
+            return;
+        }
         let deadline = attempt.deadline.filter(|_| is_worth_it && !attempt.is_last);
         match deadline {
             Some(deadline) if until < deadline => self.state = State::Pausing { until, attempt },

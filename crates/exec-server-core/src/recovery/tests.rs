@@ -17,6 +17,7 @@ fn check(script: &str, expected: &str) {
             "lost" => recovery.handle_lost(now),
             "lost for good" => recovery.handle_lost_for_good(),
             "unreachable" => recovery.handle_failed(now, DialFailure::Unreachable, 0.0),
+            "cut" => recovery.handle_failed(now, DialFailure::Cut, 0.0),
             "progress" => recovery.handle_progress(now),
             "attached" => recovery.handle_failed(now, DialFailure::StillAttached, 0.0),
             "refused" => recovery.handle_failed(now, DialFailure::Refused, 0.0),
@@ -145,4 +146,12 @@ fn a_link_that_cannot_be_resumed_gives_up_without_dialling() {
 fn concurrent_calls_share_one_connection_attempt() {
     check("wanted\nwanted\nwanted\nconnected\nwanted", "0:fresh");
     check("wanted\nconnected\nlost\nwanted\nunreachable\nwanted", "0:fresh 0:resume");
+}
+
+#[test]
+fn a_first_connection_that_is_cut_is_made_three_times() {
+    check("wanted\n cut\n pause\n cut\n pause\n connected", "0:fresh 100:fresh 300:fresh");
+    check("wanted\n cut\n pause\n cut\n pause\n cut", "0:fresh 100:fresh 300:fresh give-up");
+    check("wanted\n cut\n pause\n unreachable", "0:fresh 100:fresh give-up");
+    check("wanted for a session\n cut\n pause\n connected", "0:resume 100:resume");
 }
