@@ -94,48 +94,63 @@ impl Caller {
     ) -> Result<ProcessSession, ExecServerError> {
         let process = Arc::new(Process::new(params.process_id.clone(), params.output_retention));
         let mut starting = Starting { caller: self, process: &process, stage: Stage::Unsent };
-        let (connection, pending) = loop {
+        // The session that may have started the process, and why its answer is missing.
+        let mut unanswered: Option<(String, ExecServerError)> = None;
+        let (connection, reply) = loop {
             let connection = self.connection().await?;
+            if let Some((_, lost)) =
+                unanswered.take_if(|(session, _)| session != connection.session_id())
+            {
+                return Err(lost);
+            }
             match self.track_new(&connection, &process) {
                 Ok(()) => {}
                 Err(ExecServerError::Disconnected { .. }) if self.recovers() => continue,
                 Err(error) => return Err(error),
             }
+            let capabilities = connection.capabilities();
             if let Some(policy) = &mut params.env_policy
-                && !connection.capabilities().env_exclude_secrets
+                && !capabilities.env_exclude_secrets
             {
                 policy.add_patterns();
                 policy.exclude_secrets = false;
             }
-            match connection.request(Method::ProcessStart.name(), &params) {
-                Ok(pending) => break (connection, pending),
-                Err(ExecServerError::Disconnected { .. }) if self.recovers() => {}
+            let pending = match connection.request(Method::ProcessStart.name(), &params) {
+                Ok(pending) => pending,
+                Err(ExecServerError::Disconnected { .. }) if self.recovers() => continue,
                 Err(error) => return Err(error),
-            }
-        };
-        starting.stage = Stage::Sent;
-        let reply = match pending.await {
-            Ok(reply) => reply,
-            Err(error) => {
-                // An error answer means that no process was started; without an answer, one may run.
-                if !error.is_disconnected() {
-                    starting.stage = Stage::Unsent;
+            };
+            starting.stage = Stage::Sent;
+            match pending.await {
+                Ok(reply) => break (connection, reply),
+                // The server answers a repeated start with the process that runs.
+                Err(lost @ ExecServerError::Ambiguous { .. })
+                    if self.recovers() && capabilities.process_start_retry =>
+                {
+                    unanswered = Some((connection.session_id().to_owned(), lost));
                 }
-                return Err(error);
+                Err(error) => {
+                    // An error answer means that no process was started; without an answer, one may run.
+                    if !error.is_disconnected() {
+                        starting.stage = Stage::Unsent;
+                    }
+                    return Err(error);
+                }
             }
         };
         let answer: ProcessStartAnswer = reply.decode()?;
         if let Some(read) = process.handle_started(&answer) {
             connection.shared().spawn_repair(process.clone(), read);
         }
-        if connection.is_closed() {
+        // Events of an earlier connection are lost, and the driver recovers no process that is not started yet.
+        if unanswered.is_some() || connection.is_closed() {
             self.follow_on(&process).await?;
         }
         starting.stage = Stage::Done;
         Ok(ProcessSession::new(process.clone(), self.clone(), answer))
     }
 
-    /// Recovers a process whose connection ended during the start: the driver skips a process that is not started yet.
+    /// Reads the events of a process whose connection ended during its start.
     async fn follow_on(&self, process: &Arc<Process>) -> Result<(), ExecServerError> {
         while self.recovers() {
             let connection = self.connection().await?;

@@ -66,8 +66,9 @@ impl RemoteExecServerClient {
         &self.session
     }
 
-    /// Starts a process. Not retried: if the connection breaks before the answer, the result is `Ambiguous`, and the
-    /// process is terminated after the session has been resumed.
+    /// Starts a process. If the connection breaks before the answer, the start is repeated in the same session, where the
+    /// server starts it once. A server without `processStartRetry`, such as the reference, is not asked again: the result
+    /// is `Ambiguous`, and the process is terminated after the session has been resumed.
     pub async fn start(
         &self,
         params: ProcessStartParams,

@@ -21,7 +21,8 @@
 //! | output and exit of processes | arrive once and in order; output that the server evicted is reported as a [`Gap`] |
 //! | [`ProcessSession::write`] | retried with the same write id, and applied once |
 //! | [`ProcessSession::read`] | retried |
-//! | start, signal, terminate, files, HTTP | not retried: [`ExecServerError::Ambiguous`] if the outcome is unknown |
+//! | start | retried, and started once; on servers without `processStartRetry` as the next row |
+//! | signal, terminate, changes of files, HTTP | not retried: [`ExecServerError::Ambiguous`] if the outcome is unknown |
 //! | a streamed file or body | ends with an error |
 //! | a call that was not sent yet | waits for the new connection |
 //!

@@ -143,8 +143,20 @@ impl Peer {
     }
 
     pub async fn finish_initialize(&mut self, asked: &Asked, session_id: &str) {
+        self.finish_initialize_with(asked, session_id, json!({})).await;
+    }
+
+    /// The same, with further capabilities.
+    pub async fn finish_initialize_with(
+        &mut self,
+        asked: &Asked,
+        session_id: &str,
+        capabilities: Value,
+    ) {
+        let usual =
+            json!({"processCloseStdin": true, "fileWriteStreaming": true, "httpCancel": true});
         let info = json!({"shell": {"name": "sh", "path": "/bin/sh"}, "cwd": "file:///",
-            "capabilities": {"processCloseStdin": true, "fileWriteStreaming": true, "httpCancel": true}});
+            "capabilities": with(usual, capabilities)});
         self.reply(asked, json!({"sessionId": session_id, "environmentInfo": info})).await;
         let said = self.next().await.expect("the client is there");
         assert_eq!(said["method"], "initialized");

@@ -6,10 +6,12 @@ use exec_server::{
     ExecServerClientConnectOptions, ExecServerError, HttpRequestParams, ProcessEvent,
     ProcessSignal, SessionStatus,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::completion::{start_params, started};
-use super::peer::{read_answer, scripted_client, scripted_client_with, scripted_connection, with};
+use super::peer::{
+    Peer, Peers, read_answer, scripted_client, scripted_client_with, scripted_connection, with,
+};
 
 #[tokio::test]
 async fn a_cut_resumes_the_same_session_and_fills_the_gap_in_order() {
@@ -172,6 +174,77 @@ async fn ambiguous_calls_are_not_repeated_and_reported_as_such() {
     }
     drop((client, process));
     assert_eq!(peer.next().await, None, "nothing was repeated");
+}
+
+#[tokio::test]
+async fn a_start_without_an_answer_is_repeated_where_the_server_starts_it_once() {
+    let (client, mut peers) = scripted_client();
+    let starting =
+        tokio::spawn(async move { (client.start(start_params("p")).await.unwrap(), client) });
+    let mut first = None;
+    for resumed in [json!(null), json!("s-1")] {
+        let mut peer = accept_with_retries(&mut peers, resumed).await;
+        let asked = peer.expect("process/start").await;
+        assert_eq!(*first.get_or_insert(asked.params.clone()), asked.params);
+    }
+    let mut peer = accept_with_retries(&mut peers, json!("s-1")).await;
+    let asked = peer.expect("process/start").await;
+    assert_eq!(first, Some(asked.params.clone()));
+    peer.reply(&asked, json!({"processId": "p", "sandboxType": "none"})).await;
+    // What the server pushed to the lost connections is read.
+    let end = json!({"exited": true, "exitCode": 4, "closed": true});
+    assert_eq!(peer.serve_read(with(read_answer(&[(1, "a")], 4), end)).await, 0);
+    let (process, _client) = starting.await.unwrap();
+    assert_eq!(process.wait().await.unwrap().exit_code, 4);
+}
+
+#[tokio::test]
+async fn a_start_without_an_answer_is_not_repeated_in_another_session() {
+    let (client, mut peers) = scripted_client();
+    let starting =
+        tokio::spawn(async move { (client.start(start_params("p")).await.map(drop), client) });
+    let mut peer = accept_with_retries(&mut peers, json!(null)).await;
+    peer.expect("process/start").await;
+    drop(peer);
+    let mut peer = peers.accept().await;
+    let asked = peer.expect("initialize").await;
+    peer.refuse(&asked, -32600, "unknown session id s-1").await;
+    let (result, _client) = starting.await.unwrap();
+    let error = result.expect_err("nothing is known about it");
+    assert!(matches!(error, ExecServerError::SessionLost { .. }), "{error}");
+    assert!(!peers.has_dialled());
+}
+
+/// The next link, to a server that answers a repeated start with the running process.
+async fn accept_with_retries(peers: &mut Peers, resumed: Value) -> Peer {
+    let mut peer = peers.accept().await;
+    let asked = peer.expect("initialize").await;
+    assert_eq!(asked.params["resumeSessionId"], resumed);
+    peer.finish_initialize_with(&asked, "s-1", json!({"processStartRetry": true})).await;
+    peer
+}
+
+#[tokio::test]
+async fn a_first_connection_that_is_cut_is_made_again_and_a_refused_one_is_not() {
+    let (client, mut peers) = scripted_client();
+    let calling = tokio::spawn(async move { (client.environment_info().await, client) });
+    for _ in 0..2 {
+        peers.accept().await.expect("initialize").await;
+    }
+    let mut peer = peers.accept_session("s-1").await;
+    let asked = peer.expect("environment/info").await;
+    peer.reply(&asked, json!({"shell": {"name": "sh", "path": "/bin/sh"}})).await;
+    calling.await.unwrap().0.expect("the third link holds");
+
+    let (client, mut peers) = scripted_client();
+    let calling = tokio::spawn(async move { (client.environment_info().await, client) });
+    for _ in 0..3 {
+        peers.accept().await.expect("initialize").await;
+    }
+    let (result, _client) = calling.await.unwrap();
+    let error = result.expect_err("each link was cut");
+    assert!(matches!(error, ExecServerError::Disconnected { .. }), "{error}");
+    assert!(!peers.has_dialled());
 }
 
 #[tokio::test]

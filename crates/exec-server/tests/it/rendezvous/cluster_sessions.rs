@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use exec_server::{ExecServerClient, ExecServerError};
+use exec_server::ExecServerClient;
 use exec_server_testkit::executor::Signal;
 use exec_server_testkit::postgres::Postgres;
 use exec_server_testkit::remote::{args, connect};
@@ -151,21 +151,17 @@ async fn nodes_that_are_restarted_one_after_the_other_hand_their_executors_over(
     assert!(requests > 0);
 }
 
-/// Clients that read files and run commands all the time, on one connection or on a new one for each. None may fail, except
-/// for what the client leaves to its caller: a first connection that is cut, and a start whose answer was lost.
+/// Clients that read files and run commands all the time, on one connection or on a new one for each. None may fail.
 struct Load {
     stop: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<Vec<Duration>>>,
-    left_to_caller: Arc<AtomicUsize>,
 }
 
 impl Load {
     async fn start(rig: &Rig) -> Self {
         let stop = Arc::<AtomicBool>::default();
-        let left_to_caller = Arc::<AtomicUsize>::default();
         let mut tasks = Vec::new();
         for number in 0..3 {
-            let left_to_caller = left_to_caller.clone();
             let (stop, state) = (stop.clone(), rig.place().join(format!("load-{number}")));
             let (door, token) = (rig.harness_door.url(), rig.harness_token.clone());
             let mut client = connect(args(&door, &token, &state)).await;
@@ -174,28 +170,17 @@ impl Load {
                 while !stop.load(Ordering::Relaxed) {
                     let start = Instant::now();
                     if number == 0 {
-                        let new = async {
-                            loop {
-                                let args = args(&door, &token, &state);
-                                if let Ok(new) = ExecServerClient::connect_relay(args).await {
-                                    return new;
-                                }
-                                left_to_caller.fetch_add(1, Ordering::Relaxed);
-                            }
-                        };
-                        client = timeout(DEADLINE, new).await.expect("it is reached");
+                        let new = ExecServerClient::connect_relay(args(&door, &token, &state));
+                        client = timeout(DEADLINE, new)
+                            .await
+                            .expect("it is reached")
+                            .expect("no request fails");
                     }
                     if number == 2 {
                         let mut command = client.command("echo");
                         let output = timeout(DEADLINE, command.arg("text").output()).await;
-                        match output.expect("it ends in time") {
-                            Ok(output) => assert_eq!(output.stdout, b"text\n"),
-                            Err(ExecServerError::Ambiguous { method, .. }) => {
-                                assert_eq!(method, "process/start");
-                                left_to_caller.fetch_add(1, Ordering::Relaxed);
-                            }
-                            failed => panic!("{failed:?}"),
-                        }
+                        let output = output.expect("it ends in time").expect("no request fails");
+                        assert_eq!(output.stdout, b"text\n");
                     } else {
                         let read = timeout(DEADLINE, client.fs().read_file("/etc/passwd")).await;
                         let read = read.expect("it ends in time").expect("no request fails");
@@ -206,12 +191,11 @@ impl Load {
                 times
             }));
         }
-        Self { stop, tasks, left_to_caller }
+        Self { stop, tasks }
     }
 
     /// Number of requests, and the time of the slowest.
     async fn finish(self) -> (usize, Duration) {
-        println!("left to the caller: {}", self.left_to_caller.load(Ordering::Relaxed));
         self.stop.store(true, Ordering::Relaxed);
         let mut all = Vec::new();
         for task in self.tasks {
