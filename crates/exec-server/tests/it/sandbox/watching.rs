@@ -37,7 +37,8 @@ async fn watch(desk: &mut FsFixture) {
     let policy = with_entries(&[&desk.path("work")], "restricted", &entries);
     let more = json!({"watchId": "w", "recursive": true, "coalesceMs": 20, "sandbox": policy});
     desk.call("fs/watch", "work", more).await.unwrap();
-    assert_eq!(watching(&desk.server).len(), 1);
+    // A thread has its name a moment after it was started.
+    eventually("one worker watches", || watching(&desk.server).len() == 1).await;
 }
 
 async fn read(client: &mut TestClient, after: u64) -> Value {
