@@ -208,8 +208,9 @@ impl ServerHandler for McpServer {
         let caller = Caller { viewer: self.viewer, knows_tasks };
         let progress_token = context.meta.get_progress_token();
         let started = Instant::now();
-        let mut tick = tokio::time::interval(PROGRESS_INTERVAL);
-        tick.tick().await;
+        // Not `interval`: its first tick, although due at once, takes up to a millisecond.
+        let first = started + PROGRESS_INTERVAL;
+        let mut tick = tokio::time::interval_at(first.into(), PROGRESS_INTERVAL);
         let meta = &context.meta.0;
         let trace = meta
             .get_traceparent()
